@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import count
 
 import pytest
@@ -32,6 +32,7 @@ MOVES = "topic moves its keys"
 BOUND_S = 15.0
 """For a machine that is busy with other tests."""
 PUBLISHED = "SELECT count(*) FROM outbox.message_status WHERE topic = %s AND status = 'PUBLISHED'"
+WAITING = "SELECT count(*) FROM outbox.waiting"
 MOVE = f"UPDATE outbox.topic SET partitions = {AFTER} WHERE name = %s"
 
 
@@ -135,6 +136,39 @@ def test_a_key_moves_when_the_old_partition_has_acknowledged(
             moving.send()  # what waited for a partition that was held is published there
             wait_published(conn)
         assert relay.error is None
+        moving.require_moved_in_order()
+
+
+def test_a_successor_knows_by_which_count_a_partition_is_held(
+    private_database: str, broker: SecondBroker
+) -> None:
+    """The topic moves when the old partition has what waits for it, though it was asked to while no relay ran."""
+    with connect(private_database) as conn:
+        moving, other = Moving(conn, broker), broker.make_topic(on=1)
+        with RelayThread(private_database, moving.servers, ack_timeout=3.0) as relay:
+            moving.send()
+            flow_beside(conn, other, 0)
+            wait_published(conn)
+            moving.grow()
+            with ExitStack() as paused:
+                paused.enter_context(broker.paused())
+                moving.send()
+                relay.wait_for("partition is held", topic=moving.topic)
+                relay.stop()
+                moving.move()
+                with RelayThread(private_database, moving.servers, ack_timeout=3.0) as successor:
+                    moving.send()
+                    insert(conn, other, "x", "x:1")
+                    wait_until(
+                        lambda: conn.execute(PUBLISHED, [other]).fetchone() == (2,), "another topic flows"
+                    )
+                    wait_until(
+                        lambda: conn.execute(WAITING).fetchone() == (2,), "it waits behind what is held"
+                    )
+                    paused.close()
+                    successor.wait_for(MOVES, topic=moving.topic, before=BEFORE, partitions=AFTER)
+                    moving.send()
+                    wait_published(conn)
         moving.require_moved_in_order()
 
 

@@ -1,7 +1,10 @@
 -- A hold of one partition: its messages wait, and the topic's others flow. Like a topic's it has a row for each lane.
 
-ALTER TABLE outbox.parked_key ADD COLUMN partition integer;
+ALTER TABLE outbox.parked_key ADD COLUMN partition integer, ADD COLUMN partitions integer, ADD COLUMN selector text;
 COMMENT ON COLUMN outbox.parked_key.partition IS 'The partition whose messages wait; null: a topic, a key or a message waits.';
+COMMENT ON COLUMN outbox.parked_key.partitions IS
+    'How many partitions the topic had when one of them was held: it keeps them until nothing waits for a partition of it.';
+COMMENT ON COLUMN outbox.parked_key.selector IS 'The topic''s selector then; null: it had none, or no partition is held.';
 
 -- Keeps a lane in which a partition is held from a relay of a version that does not know such a hold: it would publish newer
 -- messages of that partition in front of those that wait. It takes the error for a lock, and tries again. The owner of a lane

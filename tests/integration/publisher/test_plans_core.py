@@ -115,11 +115,13 @@ def test_a_claim_reads_its_hold_and_nothing_that_waits(conn: Connection) -> None
     assert rows_read(plan, "waiting") == 0
     conn.execute("DEALLOCATE watched")
     types = {
-        **NUMBERS, "lanes": "smallint[]", "topics": "text[]", "partitions": "integer[]", "queues": "integer[]",
+        **NUMBERS, "lanes": "smallint[]", "topics": "text[]", "parts": "integer[]", "partitions": "integer[]",
+        "selectors": "text[]", "queues": "integer[]",
         "order_keys": "bytea[]", "heads": "bigint[]", "errors": "text[]",
     }  # fmt: skip
     values = {
-        "numbers": [7], "lanes": [4], "topics": ["u"], "partitions": [None], "queues": [None], "order_keys": [b"k"],
+        "numbers": [7], "lanes": [4], "topics": ["u"], "parts": [None], "partitions": [None], "selectors": [None],
+        "queues": [None], "order_keys": [b"k"],
         "heads": [7], "errors": ["X"],
     }  # fmt: skip
     watched = Prepared(conn, STATEMENTS["begin_holds"], types)

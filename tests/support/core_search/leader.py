@@ -81,6 +81,11 @@ class Leader:
         }
         if "holds are forgotten" in self.w.flags:
             holds = {}
+        # A topic has the count that it is to have, but where a partition is held: by the count that its hold has.
+        kept = {scope.topic for scope in db.holds if scope.kind == "partition"}
+        if "a hold forgets its count" in self.w.flags:
+            kept = set()
+        db.topics.update((topic, count) for topic, count in db.asked.items() if topic not in kept)
         return self.w.core(
             db.floor,
             holds,

@@ -6,14 +6,15 @@ Where that number is in use, because the same message began another hold, it is 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple, cast
 
 import psycopg
 
 from outbox.statements import Statements, array_text
-from outbox_relay.publisher.core.values import Scope
+from outbox_relay.publisher.core.values import Count, Scope
 from outbox_relay.publisher.finder import KEY, LANE, ORDER_KEY, QUEUE, RawRow
+from outbox_relay.publisher.hands.rows import TopicCount
 from outbox_relay.publisher.kept_keys import FIRST_BYTES, LONGEST_KEY
 
 STATEMENTS = Statements("outbox_relay/publisher/hands/writes.sql")
@@ -31,6 +32,8 @@ class HoldRow(NamedTuple):
     order_key: bytes | None
     head: int
     error: str
+    topic_count: TopicCount | None
+    """Of a partition, what the topic's keys go by."""
 
     @property
     def queue(self) -> int | None:
@@ -50,6 +53,8 @@ class HoldRows:
         """The number of each hold, by lane."""
         self.errors: dict[Scope, str] = {}
         """Why a topic or a partition is held."""
+        self.counts: Mapping[str, Count] = {}
+        """The partition counts of topics with a held partition, as of the beginning; then those of all topics."""
         self.scope_of: dict[int, Scope] = {}
         self.first: dict[Scope, int] = {}
         """A position in front of which none of its messages waits, as of the beginning."""
@@ -62,12 +67,16 @@ class HoldRows:
     def _load(self) -> None:
         values = {"lanes": array_text(self._lanes), "longest": LONGEST_KEY, "first": FIRST_BYTES}
         rows = self._conn.execute(STATEMENTS["holds"], values).fetchall()
-        for number, lane, topic, partition, queue, order_key, first, error in rows:
+        counts: dict[str, Count] = {}
+        for number, lane, topic, partition, queue, order_key, first, error, partitions, selector in rows:
+            if partitions is not None:
+                counts[topic] = partitions, selector
             scope = _scope(number, topic, partition, queue, order_key)
             self.note(scope, lane, number)
             self.errors.setdefault(scope, error)
             place = 1 << 62 if first is None else first
             self.first[scope] = min(self.first.get(scope, 1 << 62), place)
+        self.counts = counts
 
     def note(self, scope: Scope, lane: int, number: int) -> None:
         """Note that a hold has a row."""
@@ -125,7 +134,8 @@ class HoldRows:
         self.note(scope, raw[LANE], number)
         has_key = scope.kind == "key" and raw[QUEUE] is None
         order_key = (raw[KEY] if raw[ORDER_KEY] is None else raw[ORDER_KEY]) if has_key else None
-        return HoldRow(number, raw[LANE], scope, order_key, id_, error)
+        count = cast("TopicCount", self.counts[scope.topic]) if scope.kind == "partition" else None
+        return HoldRow(number, raw[LANE], scope, order_key, id_, error, count)
 
     def requested(self, passed: Collection[Scope]) -> dict[Scope, float]:
         """Read which holds somebody has asked to release, and when; some are passed over, and what was acted on."""
@@ -163,7 +173,9 @@ def values_of(rows: Collection[HoldRow]) -> dict[str, Any]:
         "numbers": array_text(row.number for row in rows),
         "lanes": array_text(row.lane for row in rows),
         "topics": [row.scope.topic for row in rows],
-        "partitions": [row.scope.part if row.scope.kind == "partition" else None for row in rows],
+        "parts": [row.scope.part if row.scope.kind == "partition" else None for row in rows],
+        "partitions": [None if row.topic_count is None else row.topic_count[0] for row in rows],
+        "selectors": [None if row.topic_count is None else row.topic_count[1] for row in rows],
         "queues": [row.queue for row in rows],
         "order_keys": [row.order_key for row in rows],
         "heads": array_text(row.head for row in rows),

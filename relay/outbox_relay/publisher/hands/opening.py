@@ -97,16 +97,20 @@ class Hands:
             window=self.page,
         )
         known = self.topics.open.values()
+        counts = {topic.name: (topic.partitions, topic.selector) for topic in known}
         core = Core(
             floor,
             holds.first,
-            {topic.name: (topic.partitions, topic.selector) for topic in known},
+            {**counts, **holds.counts},  # R9: what waits for a partition is drained before its topic moves
             self.rows.partition_of,
             group_of=reads.group_of,
             skip_ahead=frozenset(topic.name for topic in known if topic.skip_ahead),
             limits=limits,
             is_unclean=False,  # each row comes with its own doubt
         )
+        holds.counts = core.topics.counts
+        for name, count in counts.items():
+            core.set_count(name, count)
         wires = Wires(self.settings, self.topics.open)
         return Loop(
             core=core,

@@ -10,11 +10,12 @@ SELECT count(*) FROM (
 
 -- name: begin_holds
 -- Holds that have a row from now on.
-INSERT INTO outbox.parked_key (number, lane, topic, partition, queue, order_key, head, error)
-SELECT k.number, k.lane, k.topic, k.partition, k.queue, k.order_key, k.head, k.error
-FROM unnest(%(numbers)s::bigint[], %(lanes)s::smallint[], %(topics)s::text[], %(partitions)s::integer[],
-            %(queues)s::integer[], %(order_keys)s::bytea[], %(heads)s::bigint[], %(errors)s::text[])
-     k (number, lane, topic, partition, queue, order_key, head, error)
+INSERT INTO outbox.parked_key (number, lane, topic, partition, partitions, selector, queue, order_key, head, error)
+SELECT k.number, k.lane, k.topic, k.partition, k.partitions, k.selector, k.queue, k.order_key, k.head, k.error
+FROM unnest(%(numbers)s::bigint[], %(lanes)s::smallint[], %(topics)s::text[], %(parts)s::integer[],
+            %(partitions)s::integer[], %(selectors)s::text[], %(queues)s::integer[], %(order_keys)s::bytea[],
+            %(heads)s::bigint[], %(errors)s::text[])
+     k (number, lane, topic, partition, partitions, selector, queue, order_key, head, error)
 
 -- name: fail_holds
 -- Holds at which another message fails: it is their head. A row that another session holds stays as it is.
@@ -129,7 +130,8 @@ WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s AND l.lane = ANY (%(lanes)s::s
 SELECT k.number, k.lane, k.topic, k.partition, k.queue,
        CASE WHEN octet_length(k.order_key) > %(longest)s::integer
             THEN substr(k.order_key, 1, %(first)s::integer) || sha256(k.order_key) ELSE k.order_key END,
-       (SELECT w.place FROM outbox.waiting w WHERE w.parked = k.number ORDER BY w.place LIMIT 1), k.error
+       (SELECT w.place FROM outbox.waiting w WHERE w.parked = k.number ORDER BY w.place LIMIT 1), k.error,
+       k.partitions, k.selector
 FROM outbox.parked_key k WHERE k.lane = ANY (%(lanes)s::smallint[])
 
 -- name: waits
