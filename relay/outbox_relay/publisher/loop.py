@@ -215,7 +215,9 @@ class Loop:
         self.spans.ended_ids(claim.row.id for claim in write.claims)
         self._retry_topics(write)
         for scope in write.let_go:
-            log.info(f"{scope.kind} is held no more", topic=scope.topic)
+            if scope not in self.core.holds.by_scope:
+                self.writes.holds.errors.pop(scope, None)
+                log.info(f"{scope.kind} is held no more", topic=scope.topic)
 
     def _retry_topics(self, write: Write) -> None:
         """Try a topic again that is held because it has too many holds: they may have been given up or repaired."""

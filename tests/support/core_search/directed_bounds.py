@@ -91,6 +91,31 @@ def a_hold_with_an_unwritten_claim_is_not_empty(made: Any, _: Flags) -> bool:
     return bool(write_all(core).let_go == ())
 
 
+def a_closed_topic_holds_what_comes_when_all_of_it_was_given_up(made: Any, _: Flags) -> bool:
+    """Kafka lacks a topic, and all that waited was given up: the row of its hold goes, and the hold does not."""
+    core = core_of(made, {TOPIC: 1})
+    core.unavailable("b", None, 1.0)
+    core.holds.drop_row(TOPIC)
+    write = core.next_write()
+    if write is None or write.let_go != (TOPIC,):
+        return False
+    core.written(write)
+    give(core, "tail", row_of(2))
+    return not core.to_send() and len(write_all(core).claims) == 1
+
+
+def a_row_with_an_unwritten_claim_is_not_dropped(made: Any, _: Flags) -> bool:
+    """2 is about to wait for its topic, and 3 comes when the row is about to be deleted."""
+    core = core_of(made, {TOPIC: 1})
+    give(core, "tail", row_of(2))
+    core.holds.drop_row(TOPIC)
+    if write_all(core).let_go:
+        return False
+    core.holds.drop_row(TOPIC)
+    give(core, "tail", row_of(3))
+    return bool(write_all(core).let_go == ())
+
+
 def a_page_of_a_hold_that_ended_stays(made: Any, _: Flags) -> bool:
     """A page was read, and all of it given up before it was routed."""
     core = _announced(made)
@@ -190,6 +215,8 @@ BOUNDS = (
     what_was_given_up_is_let_go_below_a_hold_of_its_topic,
     a_hold_with_an_unwritten_claim_is_not_empty,
     a_page_of_a_hold_that_ended_stays,
+    a_closed_topic_holds_what_comes_when_all_of_it_was_given_up,
+    a_row_with_an_unwritten_claim_is_not_dropped,
     an_announced_page_is_read_once,
     a_pause_has_a_longest_length,
     failures_of_one_try_count_once,

@@ -390,6 +390,10 @@ class Leader:
         waiting = {wait.scope for wait in db.waiting.values()}
         held = {scope.topic for scope in core.holds.by_scope if scope.kind == "topic"}
         narrow = [s for s in core.holds.by_scope if s.topic in held and s.kind in ("key", "message")]
+        for topic in held:
+            whole = Scope("topic", topic)
+            if whole in db.holds and whole not in waiting and whole not in db.requests:
+                core.holds.drop_row(whole)
         core.holds.pass_empty(scope for scope in narrow if scope in db.holds and scope not in waiting)
         for due in core.holds.due(self.w.now):
             core.holds.release(due)

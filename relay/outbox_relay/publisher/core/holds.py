@@ -31,12 +31,19 @@ class Hold:
     may_read: bool = False
     """The next page is announced, and not read."""
     is_passing: bool = False
+    has_empty_row: bool = False
+    """Nothing waits for it, and a write is to delete its row. It goes on, and what comes begins another one."""
     out: set[int] = field(default_factory=set)
     """Rows that are out of the table, and not settled."""
     unwritten: int = 0
     """Claims that no write has recorded."""
     pause: float = 0.0
     """Seconds between the last failure that Kafka caused and the next try."""
+
+    @property
+    def loses_its_row(self) -> bool:
+        """Whether a write is to delete its row in the table."""
+        return self.is_passing or self.has_empty_row
 
 
 class Holds:
@@ -128,7 +135,7 @@ class Holds:
         if scope != EXPIRED_SCOPE:
             hold = self._begin(scope)
             hold.first = min(hold.first, item.row.position)
-            hold.is_passing = False
+            hold.is_passing = hold.has_empty_row = False
             hold.unwritten += 1
             if is_failed:
                 hold.has_failed = True
@@ -233,6 +240,13 @@ class Holds:
             hold.is_passing = True
             self._busy[hold.scope] = hold
 
+    def drop_row(self, scope: Scope) -> None:
+        """Let a write delete the row of a hold that the driver found empty, and that goes on: its topic is closed."""
+        hold = self.by_scope.get(scope)
+        if hold is not None and not hold.unwritten:
+            hold.has_empty_row = True
+            self._busy[scope] = hold
+
     def close(self, hold: Hold, page: Page) -> None:
         """Note that a page was routed. Behind the last one new rows pass, unless a row of it is to be written (R5)."""
         hold.has_failed = False
@@ -279,8 +293,8 @@ class Holds:
         )
 
     def to_let_go(self, settled: set[int]) -> tuple[Scope, ...]:
-        """Return the holds that are empty when some rows are settled (R5)."""
-        return tuple(hold.scope for hold in self._busy.values() if hold.is_passing and hold.out <= settled)
+        """Return the holds that are empty when some rows are settled (R5): their rows are deleted."""
+        return tuple(hold.scope for hold in self._busy.values() if hold.loses_its_row and hold.out <= settled)
 
     def claimed(self, claims: tuple[Claim, ...]) -> None:
         """Note claims that a write has recorded.
@@ -297,7 +311,9 @@ class Holds:
         """Note rows that a write has settled, and forget the holds of which nothing is under way."""
         for hold in list(self._busy.values()):
             hold.out -= settled
-            if not (hold.is_requested or hold.is_announced or hold.is_passing or hold.out or hold.unwritten):
+            if not (
+                hold.is_requested or hold.is_announced or hold.loses_its_row or hold.out or hold.unwritten
+            ):
                 del self._busy[hold.scope]
 
     def announced(self, scopes: tuple[Scope, ...], retracted: tuple[Scope, ...]) -> None:
@@ -311,7 +327,9 @@ class Holds:
                 self._readable[scope] = hold
 
     def let_go(self, scopes: tuple[Scope, ...]) -> None:
-        """Forget holds that a write has deleted. One that got a claim since is written again with it."""
+        """Forget holds whose rows a write has deleted. One that got a claim since is written again with it."""
         for scope in scopes:
-            if self.by_scope[scope].is_passing:
-                self._end(self.by_scope[scope])
+            hold = self.by_scope[scope]
+            hold.has_empty_row = False
+            if hold.is_passing:
+                self._end(hold)

@@ -106,10 +106,10 @@ class Gates:
         self.explain(scope, str(reason))
         if reason.code == "TOPIC_PAUSED":
             self._core.pause(name)
-        elif self._writes.holds.empty([scope]):
-            self._core.holds.release(scope)  # all that waited was given up
-        else:
-            self._core.unavailable(name, None, now)
+            return
+        self._core.unavailable(name, None, now)
+        if self._writes.holds.empty([scope]):
+            self._core.holds.drop_row(scope)  # all that waited was given up; what comes waits, too
 
     def hold_topic(self, name: str, reason: str, now: float) -> None:
         """Hold a topic that Kafka lists, and takes no message of. It is tried again by a producer of its own."""
@@ -122,7 +122,7 @@ class Gates:
         """Note, and log once, why something is held; a request to release it is over."""
         if scope not in self._core.holds.by_scope:
             log.error(f"{scope.kind} is held", topic=scope.topic, reason=reason)
-            self._writes.holds.errors[scope] = reason
+        self._writes.holds.errors[scope] = reason
         self._writes.unrequested.add(scope)
 
     @property

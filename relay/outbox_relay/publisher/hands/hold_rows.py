@@ -99,7 +99,6 @@ class HoldRows:
             if not rows:
                 del self.by_scope[scope]
                 if is_over:
-                    self.errors.pop(scope, None)
                     self.acted.pop(scope, None)
 
     def number(self, scope: Scope, lane: int) -> int | None:
