@@ -12,6 +12,7 @@ from confluent_kafka.admin import AclOperation
 
 from outbox_local.stack.api import Stack
 from tests.support.kafka_records import read_topic
+from tests.support.outbox_command import outbox
 from tests.support.plain_inserts import Connection, insert
 from tests.support.relay_process import RelayProcess
 from tests.support.secured_broker import SecuredBroker
@@ -19,6 +20,7 @@ from tests.support.waiting import wait_until
 
 DESCRIBE, WRITE = AclOperation.DESCRIBE, AclOperation.WRITE
 PARKED = "SELECT DISTINCT split_part(error, ':', 1) FROM outbox.parked_key WHERE topic = %s AND is_topic"
+WAITING = "SELECT message_id FROM outbox.waiting"
 PUBLISHED = "SELECT count(*) FROM outbox.message_status WHERE topic = %s AND status = 'PUBLISHED'"
 KEYS = [f"k{number}" for number in range(20)]
 """In all lanes."""
@@ -159,3 +161,31 @@ def test_a_relay_that_may_write_nothing_goes_on_once_it_may(
         relay.stop()
     assert relay.find("lane stopped") is None
     assert traffic.wrong() == {}
+
+
+def test_what_comes_after_all_of_a_closed_topic_was_given_up_waits_too(
+    conn: Connection, database: str, broker: SecuredBroker
+) -> None:
+    """It is sent to nobody: a refusal would end the producer of all topics."""
+    traffic = Traffic(conn, broker)
+    closed, well = traffic.topic(DESCRIBE, WRITE), traffic.topic(DESCRIBE, WRITE)
+    traffic.send()
+    with RelayProcess(database, broker.bootstrap_servers, *broker.options) as relay:
+        traffic.wait_published(closed)
+        broker.take_back(closed)
+        traffic.send_until_parked(closed)
+
+        def given_up() -> bool:
+            for (message,) in conn.execute(WAITING).fetchall():
+                skip = ("holds", "skip", str(message), "--reason", "not ours")
+                if outbox(*skip, OUTBOX_DSN=database).code:
+                    outbox(*skip, "--may-be-published", OUTBOX_DSN=database)
+            return not traffic.parked(closed)
+
+        wait_until(given_up, "all of it is given up, and its hold has no row")
+        refused = len([event for event in relay.events if event.get("event") == "delivery failed"])
+        traffic.send()
+        wait_until(lambda: traffic.parked(closed), "what comes waits")
+        traffic.wait_published(well)
+        relay.stop()
+    assert len([event for event in relay.events if event.get("event") == "delivery failed"]) == refused
