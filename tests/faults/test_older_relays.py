@@ -12,7 +12,7 @@ from tests.support.locks import holding
 from tests.support.plain_inserts import Connection, connect, insert, keys_of_lanes, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.relay_session import relay_session, turn_until
-from tests.support.servers import MakeDatabase
+from tests.support.servers import MakeDatabase, MakeTopic
 
 HELD = """
     INSERT INTO outbox.parked_key (number, lane, topic, partition, head, error)
@@ -53,9 +53,14 @@ def test_a_lane_with_a_held_partition_is_kept_from_an_older_relay(
 
 
 def test_a_newer_relay_keeps_such_lanes_and_shares_the_others_with_an_older_one(
-    database: str, bootstrap_servers: str, topic: str, conn: Connection, older_entry: tuple[str, str]
+    database: str,
+    bootstrap_servers: str,
+    make_topic: MakeTopic,
+    conn: Connection,
+    older_entry: tuple[str, str],
 ) -> None:
-    conn.execute(HELD, [LANE, topic])
+    topic, held = make_topic(), make_topic()
+    conn.execute(HELD, [LANE, held])
     # Nothing waits for it, so the newer relay would end it.
     with (
         holding(database, "SELECT FROM outbox.parked_key FOR UPDATE"),

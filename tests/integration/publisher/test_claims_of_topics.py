@@ -15,7 +15,8 @@ from tests.support.publications import own_lanes, record, snapshot
 EPOCH, LANE, ID, KEY, TOPIC = 7, 4, 101, 101, -101
 OWN = {"epoch": EPOCH, "owner": "relay-1", "mine": f"{{{LANE}}}"}
 BEGIN = {
-    "numbers": [KEY], "lanes": [LANE], "topics": ["t"], "partitions": [None], "queues": [None], "order_keys": [b"k"],
+    "numbers": [KEY], "lanes": [LANE], "topics": ["t"], "parts": [None], "partitions": [None], "selectors": [None],
+    "queues": [None], "order_keys": [b"k"],
     "heads": [ID], "errors": ["INVALID_RECORD: why"],
 }  # fmt: skip
 ROW = "SELECT reason, parked, place, in_doubt FROM outbox.waiting"

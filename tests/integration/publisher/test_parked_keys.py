@@ -176,7 +176,8 @@ def test_a_lane_is_not_taken_while_a_claim_is_written(
     with connect(database) as owner, connect(database) as taker:
         owner.execute("UPDATE outbox.lane SET epoch = 7, owner = 'owner'")
         hold = {
-            "numbers": [1], "lanes": [3], "topics": ["t"], "partitions": [None], "queues": [None], "order_keys": [b"k"],
+            "numbers": [1], "lanes": [3], "topics": ["t"], "parts": [None], "partitions": [None], "selectors": [None],
+            "queues": [None], "order_keys": [b"k"],
             "heads": [1], "errors": ["e"],
         }  # fmt: skip
         claim = {

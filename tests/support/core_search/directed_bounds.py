@@ -159,6 +159,16 @@ def a_move_is_taken_back(made: Any, _: Flags) -> bool:
     return core.next_write() is None
 
 
+def a_topic_moves_while_rows_are_locked(made: Any, _: Flags) -> bool:
+    """Another session holds a row that a claim needs. A move is in no table."""
+    core = core_of(made)
+    core.set_count("a", 3)
+    give(core, "tail", row_of(1, is_faulty=True))
+    core.next_write()
+    plain = core.publications()
+    return plain is not None and plain.moved == (("a", 3),) and not plain.claims
+
+
 def a_topic_that_has_moved_is_sent(made: Any, _: Flags) -> bool:
     """A write has moved topic a."""
     core = core_of(made)
@@ -221,6 +231,7 @@ BOUNDS = (
     a_pause_has_a_longest_length,
     failures_of_one_try_count_once,
     a_move_is_taken_back,
+    a_topic_moves_while_rows_are_locked,
     a_topic_that_has_moved_is_sent,
     rows_are_bounded,
     a_topic_has_its_share_of_bytes,

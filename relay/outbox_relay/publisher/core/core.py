@@ -304,13 +304,16 @@ class Core:
         return None if write.is_empty else write
 
     def publications(self) -> Write | None:
-        """Return a write for which no row is locked: another session holds one that claims and holds need."""
+        """Return a write for which no row is locked: another session holds one that claims and holds need.
+
+        A topic moves meanwhile: that is in no table, and its messages wait for it (R9).
+        """
         # What comes from a hold is settled with rows that may be locked.
         published = tuple(item for item in self.streams.published if item.taken_from is None)
         settled = {item.row.id for item in published}
         floor = self.sources.floor(settled).snapshot
-        write = Write(published, (), floor, (), (), (), (), tuple(self._unsecured), settled)
-        return write if published or self._unsecured else None
+        write = Write(published, (), floor, (), (), (), self._moves, tuple(self._unsecured), settled)
+        return write if published or self._moves or self._unsecured else None
 
     def barrier(self) -> Write:
         """Return a write of nothing: that it is flushed secures what was read (R1)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import cast
 
@@ -16,6 +17,9 @@ from outbox_relay.publisher.hands.writes import Writes
 from outbox_relay.publisher.records import UNNAMED
 from outbox_relay.publisher.topic import Topic
 from outbox_relay.text.logs import Log
+
+MOST_RELEASED = 200
+"""Holds of a topic that are drained at a time because somebody asked for it."""
 
 log = Log("relay")
 
@@ -47,12 +51,20 @@ class Gates:
         self.meet(found)
 
     def _read_requests(self) -> dict[Scope, float]:
-        """Return what somebody asked to release, but what is released already, or cannot be: its topic is closed."""
+        """Return what somebody asked to release, but what is released already, or cannot be yet.
+
+        That is what is of a closed topic, behind a wider hold, or more than a topic may have at once: each write looks
+        at all that is released.
+        """
         holds = self._core.holds
+        released = Counter(scope.topic for scope in holds.by_scope if holds.is_requested(scope))
         passed = [
             scope
             for scope in self._writes.holds.by_scope
-            if scope.topic in self._topics.closed or holds.is_requested(scope)
+            if scope.topic in self._topics.closed
+            or released[scope.topic] >= MOST_RELEASED
+            or holds.is_requested(scope)
+            or holds.is_covered(scope)
         ]
         requested = self._writes.holds.requested(passed)
         for scope in [scope for scope in requested if scope.topic.endswith(UNNAMED)]:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, cast
 import psycopg
 
 from outbox.statements import Statements, array_text
-from outbox_relay.publisher.core.values import Count, Scope
-from outbox_relay.publisher.finder import KEY, LANE, ORDER_KEY, QUEUE, RawRow
+from outbox_relay.publisher.core.values import Claim, Count, Scope
+from outbox_relay.publisher.finder import KEY, LANE, MESSAGE_ID, ORDER_KEY, QUEUE, RawRow
 from outbox_relay.publisher.hands.rows import TopicCount
 from outbox_relay.publisher.kept_keys import FIRST_BYTES, LONGEST_KEY
 
@@ -180,3 +180,28 @@ def values_of(rows: Collection[HoldRow]) -> dict[str, Any]:
         "heads": array_text(row.head for row in rows),
         "errors": [row.error for row in rows],
     }
+
+
+def raw_of(claim: Claim) -> RawRow:
+    """Return the row of a claim as the finder read it."""
+    return cast("tuple[RawRow, object]", claim.row.content)[0]
+
+
+def claim_values(claims: Collection[Claim], numbers: list[int | None]) -> dict[str, Any]:
+    """Return what `claim` binds: each claim with the number of its hold."""
+    return {
+        "ids": array_text(claim.row.id for claim in claims),
+        "message_ids": [raw_of(claim)[MESSAGE_ID] for claim in claims],
+        "reasons": [_reason(claim) for claim in claims],
+        "numbers": numbers,
+        "places": array_text(claim.row.position for claim in claims),
+        "doubtful": [claim.in_doubt for claim in claims],
+    }
+
+
+def _reason(claim: Claim) -> str:
+    if claim.scope.kind == "expired":
+        return "expired"
+    if claim.scope.kind in ("topic", "partition"):
+        return "parked"
+    return "failed" if claim.is_failed else "held"

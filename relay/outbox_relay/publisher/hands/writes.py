@@ -13,15 +13,15 @@ from array import array
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any, cast
+from typing import Any
 
 import psycopg
 
 from outbox.statements import Statements, array_text
 from outbox_relay.publisher.core.values import Claim, Scope, Write
 from outbox_relay.publisher.errors import Unpublishable
-from outbox_relay.publisher.finder import LANE, MESSAGE_ID, RawRow
-from outbox_relay.publisher.hands.hold_rows import HoldRow, HoldRows, values_of
+from outbox_relay.publisher.finder import LANE, MESSAGE_ID
+from outbox_relay.publisher.hands.hold_rows import HoldRow, HoldRows, claim_values, raw_of, values_of
 from outbox_relay.publisher.hands.published import records_of
 from outbox_relay.publisher.hands.reads import Announced, Reads
 from outbox_relay.publisher.lease import ROW_WAIT_MS, Lease, LeaseLostError
@@ -68,6 +68,8 @@ class Writes:
     announced_before: bool = True
     """Whether an earlier owner's announcements may be in the table: their messages are not marked as in doubt yet."""
     batch: int = 0
+    passed_over: list[Scope] = field(default_factory=list)
+    """Holds whose rows other sessions held when they were to be announced; they come last."""
     try_at: float = 0.0
     is_refused: bool = False
     """Whether the last write found a row that another session holds."""
@@ -118,8 +120,14 @@ class Writes:
             return self.record(write)
         if time.monotonic() < self.try_at:
             return None
-        write = replace(write, announce=write.announce[:HOLDS_AT_ONCE])
-        return self._commit(write, self._records(write))
+        rank = {scope: place for place, scope in enumerate(self.passed_over)}
+        asked = tuple(sorted(write.announce, key=lambda scope: rank.get(scope, -1))[:HOLDS_AT_ONCE])
+        done = self._commit(replace(write, announce=asked), self._records(write))
+        tried, free = set(asked), () if done is None else done.announce
+        self.passed_over = [s for s in self.passed_over if s not in tried] + [
+            s for s in asked if s not in free
+        ]
+        return done
 
     def _is_plain(self, write: Write) -> bool:
         """Return whether there is nothing to write but publications, or a barrier."""
@@ -183,6 +191,8 @@ class Writes:
             ) is not None and claim.scope not in done.announce:
                 announced.has_more = True
         self.is_refused = False
+        if not (records or write.claims or done.announce or done.retract or done.let_go or self.has_more):
+            self.try_at = time.monotonic() + TRY_AGAIN_S  # other sessions hold the rows of all these holds
         self.holds.drop(self._dropped)
         self.reads.gone.clear()
         self.unrequested.clear()
@@ -204,7 +214,7 @@ class Writes:
         """Log which holds have begun, and which messages failed again."""
         if not rows and not fails:
             return
-        ids = {claim.row.id: _raw(claim)[MESSAGE_ID] for claim in write.claims}
+        ids = {claim.row.id: raw_of(claim)[MESSAGE_ID] for claim in write.claims}
         for row in rows:
             log.error(
                 f"{_named(row.scope)} parked", lane=row.lane, message_id=ids[row.head], reason=row.error
@@ -223,7 +233,7 @@ class Writes:
             if claim.scope.kind == "expired":
                 numbers.append(None)
                 continue
-            raw = _raw(claim)
+            raw = raw_of(claim)
             error = self._error(claim)
             number = self.holds.number(claim.scope, raw[LANE])
             if number is None:
@@ -233,7 +243,7 @@ class Writes:
                 fails[number] = claim.row.id, error
             self.holds.note_place(number, claim.row.position)
             numbers.append(number)
-        return rows, fails, _claim_values(write.claims, numbers)
+        return rows, fails, claim_values(write.claims, numbers)
 
     def _error(self, claim: Claim) -> str:
         own = self.errors.get(claim.row.id)
@@ -367,26 +377,3 @@ class Writes:
 
 def _named(scope: Scope) -> str:
     return scope.kind if scope.kind in ("topic", "partition") else "key"
-
-
-def _raw(claim: Claim) -> RawRow:
-    return cast("tuple[RawRow, object]", claim.row.content)[0]
-
-
-def _claim_values(claims: Collection[Claim], numbers: list[int | None]) -> dict[str, Any]:
-    return {
-        "ids": array_text(claim.row.id for claim in claims),
-        "message_ids": [_raw(claim)[MESSAGE_ID] for claim in claims],
-        "reasons": [_reason(claim) for claim in claims],
-        "numbers": numbers,
-        "places": array_text(claim.row.position for claim in claims),
-        "doubtful": [claim.in_doubt for claim in claims],
-    }
-
-
-def _reason(claim: Claim) -> str:
-    if claim.scope.kind == "expired":
-        return "expired"
-    if claim.scope.kind in ("topic", "partition"):
-        return "parked"
-    return "failed" if claim.is_failed else "held"

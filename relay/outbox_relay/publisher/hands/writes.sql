@@ -141,6 +141,7 @@ CROSS JOIN LATERAL (SELECT FROM outbox.waiting w WHERE w.parked = n.number LIMIT
 
 -- name: requested
 -- The holds whose messages somebody has asked to publish, and when; those first that were asked for first.
-SELECT number, extract(epoch FROM requested_at)::float8 FROM outbox.parked_key
-WHERE lane = ANY (%(lanes)s::smallint[]) AND requested_at IS NOT NULL AND number <> ALL (%(without)s::bigint[])
-ORDER BY requested_at LIMIT %(most)s
+SELECT k.number, extract(epoch FROM k.requested_at)::float8 FROM outbox.parked_key k
+WHERE k.lane = ANY (%(lanes)s::smallint[]) AND k.requested_at IS NOT NULL
+    AND NOT EXISTS (SELECT FROM unnest(%(without)s::bigint[]) w (number) WHERE w.number = k.number)
+ORDER BY k.requested_at LIMIT %(most)s
