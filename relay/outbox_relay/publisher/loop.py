@@ -129,8 +129,13 @@ class Loop:
         """Take the end of a producer, or the refusal of one message."""
         code, text = ended.code, ended.text
         if not ended.refused:
-            pause = self._clock.sending.begin(now)
-            log.error("delivery failed", text=f"{code}: {text}", next_try_in_s=pause)
+            if ended.topic is not None and ended.producer.is_single:
+                self.gates.hold_topic(ended.topic, f"{code}: {text}", now)  # it fails by itself: others go on
+            else:
+                pause = self._clock.sending.begin(now)
+                log.error("delivery failed", text=f"{code}: {text}", next_try_in_s=pause)
+                if ended.topic is not None:
+                    self.core.streams.suspect(ended.topic)  # the next time it fails by itself
             self.core.lost(ended.producer)
         else:
             first = ended.refused[0]

@@ -28,6 +28,8 @@ from outbox_relay.publisher.topic import Topic
 
 SERVE_EVERY = 500
 """Messages between two polls of deliveries while messages are handed over."""
+WITH_ANOTHER = frozenset({"_FATAL", "_PURGE_QUEUE", "_PURGE_INFLIGHT", "_GAPLESS_GUARANTEE"})
+"""Errors of messages that failed because another one did."""
 MORE_S = 0.02
 MORE_TIMES = 5
 """So often, and so long, a failed producer is polled for more: what was refused with a message may be reported late."""
@@ -95,13 +97,15 @@ class ProducerEnd(NamedTuple):
     """Why a producer ended, or one message of it was refused.
 
     `code` is Kafka's name of the error. `refused`: the messages that the broker refused, and that are certainly not in
-    Kafka; none where the producer itself is at fault.
+    Kafka; none for an error that leaves that open. `topic`: of the message that failed first; none where the producer
+    itself is at fault.
     """
 
     producer: Producer
     code: str
     text: str
     refused: tuple[Item, ...]
+    topic: str | None = None
 
     @property
     def is_of_topic(self) -> bool:
@@ -267,8 +271,12 @@ class Wires:
     def _ends_of(self, producer: Producer, handle: Handle) -> list[ProducerEnd]:
         refused = [one for one in handle.reports.failures if one.error.name() in REFUSED]
         if not refused:
-            error = handle.producers.ended or handle.reports.failures[0].error
-            return [ProducerEnd(producer, error.name(), error.str(), ())]
+            failed = [one for one in handle.reports.failures if one.error.name() not in WITH_ANOTHER]
+            if not failed:
+                error = handle.producers.ended or handle.reports.failures[0].error
+                return [ProducerEnd(producer, error.name(), error.str(), ())]
+            item, error = failed[0]
+            return [ProducerEnd(producer, error.name(), error.str(), (), item.row.topic)]
         requests: dict[tuple[str, int], list[Failure]] = {}
         for one in refused:
             requests.setdefault((one.item.row.topic, one.item.partition), []).append(one)
