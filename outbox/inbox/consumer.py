@@ -105,7 +105,8 @@ class PushConsumer:
                 all of them, or a list with one for each. In an orderly group a batch has at most one message of a key.
                 Retries are lists of one. None: the listener gets single messages.
             linger: seconds to wait for a batch to be full once there is a message; 0: take what is there.
-            workers: how many listeners run at a time.
+            workers: how many listeners run at a time. Partitions take turns: a flood of one delays a message of another
+                one by as long as the workers need for a message of each partition.
             retry_workers: how many retries run at a time, besides; others wait only while all of these run.
             delays: how long a message waits before each retry; RocketMQ's levels, 16 of them from 10 s on, by default.
             timeout: seconds after which a listener is given up and its message is parked.
