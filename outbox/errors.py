@@ -55,6 +55,10 @@ class NoTransactionError(OutboxError):
     """A message was sent on an autocommit connection outside a transaction: it would not be atomic."""
 
 
+class IsolationLevelError(OutboxError):
+    """The connection's transaction is REPEATABLE READ or SERIALIZABLE, and the call needs READ COMMITTED."""
+
+
 class IdempotencyConflictError(OutboxError):
     """The idempotency key was used before, for other content."""
 

@@ -1,7 +1,8 @@
 """The partitions that a member reads now: what was delivered, what runs, what is done.
 
 The thread that polls Kafka opens and closes partitions and adds deliveries; listeners' threads take and finish
-them. All of it is under one lock, and nothing here waits for a server.
+them. All of it is under one lock, and nothing here waits for a server. Partitions take turns: what waits of one, up to
+`Limits.messages`, does not delay a message of another one by more than one message of each.
 
 A partition that is closed and opened again has another epoch. Work of an older one may still run; its end changes no
 offset here. Its effect is guarded by the inbox, not by epochs.
@@ -105,7 +106,7 @@ class Assignments:
                 return False
             found.waiting += 1
             found.size += size_of(delivery)
-            self._queues.put(self._key(delivery), delivery)
+            self._queues.put((message.topic, message.partition), self._key(delivery), delivery)
             self._changed.notify()
             return True
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from outbox.inbox.messages import Delivery, headers_of_all
-from outbox.inbox.plans import BEHIND, SQL, identity, milliseconds
+from outbox.inbox.plans import BEHIND, SQL, identity, lock_held_key, milliseconds
 from outbox.statements import ByteaArray, Plan, Rows, Statement, TextArray, array_text
 
 
@@ -73,7 +73,7 @@ def park_behind_all(group: int, deliveries: Sequence[Delivery]) -> Plan[list[boo
     new = [each for each, is_new in zip(deliveries, taken.is_new, strict=True) if is_new]
     if new:
         key = (str(group), str(new[0].topic_id), new[0].order_key)
-        if not (yield Statement(SQL["lock_held_key"], key)):
+        if not (yield from lock_held_key(key)):
             return None
         yield _park_all(key, new)
     return taken.is_new

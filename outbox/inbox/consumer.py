@@ -29,10 +29,11 @@ from outbox.inbox.listener_loop import ListenerLoop
 from outbox.inbox.observing import observe
 from outbox.inbox.poller import Poller
 from outbox.inbox.repeats import Repeats
+from outbox.inbox.retry_threads import RetryThread, SearchRight
 from outbox.inbox.server import CurrentServer
 from outbox.inbox.settings import ConsumerSettings, Subscribed, subscription_of
 from outbox.inbox.starts import ConsumeFrom
-from outbox.inbox.threads import Connect, DeliveryThread, ListenerThread, RetryThread, Running, Runtime
+from outbox.inbox.threads import Connect, DeliveryThread, ListenerThread, Running, Runtime
 from outbox.inbox.tracing import traced
 from outbox.inbox.vitals import ConsumerVitals
 from outbox.sessions import connect_for_listeners
@@ -104,8 +105,9 @@ class PushConsumer:
                 all of them, or a list with one for each. In an orderly group a batch has at most one message of a key.
                 Retries are lists of one. None: the listener gets single messages.
             linger: seconds to wait for a batch to be full once there is a message; 0: take what is there.
-            workers: how many listeners run at a time.
-            retry_workers: how many retries run at a time, besides.
+            workers: how many listeners run at a time. Partitions take turns: a flood of one delays a message of another
+                one by as long as the workers need for a message of each partition.
+            retry_workers: how many retries run at a time, besides; others wait only while all of these run.
             delays: how long a message waits before each retry; RocketMQ's levels, 16 of them from 10 s on, by default.
             timeout: seconds after which a listener is given up and its message is parked.
             drain: seconds to wait for running listeners when a partition is given away.
@@ -167,7 +169,7 @@ class PushConsumer:
         self._threads: list[ListenerThread] = []
         self._changing, self._is_ending = threading.Lock(), False
         """The keeper replaces threads; nothing is replaced once the member ends."""
-        self._more = threading.Event()
+        self._search_right = SearchRight()
         self._lost: list[ListenerThread] = []
         """Threads that were given up and whose listeners have not returned."""
         self._failure: str | None = None
@@ -197,7 +199,7 @@ class PushConsumer:
         for number in range(settings.workers):
             self._start(self._delivery_thread(number))
         for number in range(settings.retry_workers if self.has_retries else 0):
-            self._start(self._retry_thread(number, searches=number == 0))
+            self._start(self._retry_thread(number))
         self._keeper.start()
         try:
             self._poller.run()
@@ -287,8 +289,8 @@ class PushConsumer:
             return BatchThread(name, runtime, self._assignments, self._batching)
         return AheadThread(name, runtime, self._assignments)
 
-    def _retry_thread(self, number: int, *, searches: bool) -> RetryThread:
-        return RetryThread(f"outbox-retry-{number}", self._running(), self._more, searches=searches)
+    def _retry_thread(self, number: int) -> RetryThread:
+        return RetryThread(f"outbox-retry-{number}", self._running(), self._search_right)
 
     def _running(self) -> Runtime:
         assert self._runtime is not None  # noqa: S101  (set before any thread is made)
@@ -343,7 +345,7 @@ class PushConsumer:
             delivery = self._delivery_thread(number)
             delivery.take_over(lost, timed_out(self.settings.timeout) if lost.given_up else None)
             return delivery
-        retry = self._retry_thread(number, searches=number == self.settings.workers)
+        retry = self._retry_thread(number)
         if isinstance(lost, RetryThread):
             retry.left = lost.current if lost.given_up else lost.left
         return retry
@@ -354,7 +356,6 @@ class PushConsumer:
             self._assignments.end()
             for thread in self._threads:
                 thread.end()
-        self._more.set()  # so that no retry thread waits on
         # For all of them together: their messages may be another member's by now.
         until = monotonic() + self.settings.drain
         for thread in self._threads:

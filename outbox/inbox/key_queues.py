@@ -4,61 +4,83 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
+@dataclass(slots=True)
+class _KeyQueue(Generic[T]):
+    """What waits for one key, and the place that the key belongs to."""
+
+    place: Hashable
+    items: deque[T]
+
+
 class KeyQueues(Generic[T]):
-    """First in, first out for each key; keys take turns, so that one with a backlog does not hold up the others.
+    """First in, first out for each key; places, such as partitions, take turns, and so do the keys of a place.
+
+    Between two takes from a place that has ready keys, each other place has one turn at most. So the first work of a
+    key with `k` ready keys of its place before it is taken after `k + 1` rounds, however much work waits elsewhere.
 
     Not thread-safe.
     """
 
     def __init__(self) -> None:
-        self._queues: dict[Hashable, deque[T]] = {}
-        """What waits, for each key that has work, or is in a worker's hands."""
-        self._ready: deque[Hashable] = deque()
+        self._queues: dict[Hashable, _KeyQueue[T]] = {}
+        """By key, for each key that has work, or is in a worker's hands."""
+        self._ready: dict[Hashable, deque[Hashable]] = {}
+        """The keys whose work can be taken, by place; each place has one at least."""
+        self._turns: deque[Hashable] = deque()
+        """The places that have ready keys, in the order of their turns."""
         self._busy: set[Hashable] = set()
 
-    def put(self, key: Hashable, item: T) -> None:
-        """Add work behind the other work of its key."""
+    def put(self, place: Hashable, key: Hashable, item: T) -> None:
+        """Add work behind the other work of its key; a key belongs to one place."""
         queue = self._queues.get(key)
         if queue is None:
-            self._queues[key] = deque((item,))
-            self._ready.append(key)
+            self._queues[key] = _KeyQueue(place, deque((item,)))
+            self._make_ready(place, key)
         else:
-            queue.append(item)
+            queue.items.append(item)
 
     def take(self) -> tuple[Hashable, T] | None:
-        """Take the next work of the key whose turn it is; None: all keys are empty or busy."""
-        if not self._ready:
+        """Take the next work of the place and key whose turn it is; None: all keys are empty or busy."""
+        if not self._turns:
             return None
-        key = self._ready.popleft()
+        place = self._turns.popleft()
+        keys = self._ready[place]
+        key = keys.popleft()
+        if keys:
+            self._turns.append(place)
+        else:
+            del self._ready[place]
         self._busy.add(key)
-        return key, self._queues[key].popleft()
+        return key, self._queues[key].items.popleft()
 
     def take_more(self, key: Hashable, fits: Callable[[T], bool]) -> list[T]:
         """Take the next work of a key that is in the caller's hands, up to the first that does not fit."""
-        queue, taken = self._queues[key], []
-        while queue and fits(queue[0]):
-            taken.append(queue.popleft())
+        items, taken = self._queues[key].items, []
+        while items and fits(items[0]):
+            taken.append(items.popleft())
         return taken
 
     def put_back(self, key: Hashable, items: list[T]) -> None:
         """Put work that was taken by `take_more` back in front of the other work of its key."""
-        self._queues[key].extendleft(reversed(items))
+        self._queues[key].items.extendleft(reversed(items))
 
     @property
     def ready(self) -> int:
         """How many keys have work that can be taken."""
-        return len(self._ready)
+        return sum(map(len, self._ready.values()))
 
     def release(self, key: Hashable) -> bool:
         """Let the key's next work be taken; return whether there is any."""
         self._busy.discard(key)
-        if self._queues.get(key):
-            self._ready.append(key)
+        queue = self._queues.get(key)
+        if queue is not None and queue.items:
+            self._make_ready(queue.place, key)
             return True
         self._queues.pop(key, None)
         return False
@@ -67,14 +89,22 @@ class KeyQueues(Generic[T]):
         """Remove and return the work that has not begun and fits."""
         gone: list[T] = []
         for key, queue in list(self._queues.items()):
-            kept = deque(item for item in queue if not unwanted(item))
-            gone.extend(item for item in queue if unwanted(item))
-            if kept or key in self._busy:
-                self._queues[key] = kept
-            else:
+            gone.extend(item for item in queue.items if unwanted(item))
+            queue.items = deque(item for item in queue.items if not unwanted(item))
+            if not queue.items and key not in self._busy:
                 del self._queues[key]
-        self._ready = deque(key for key in self._ready if self._queues.get(key))
+        left = {
+            place: deque(key for key in keys if key in self._queues) for place, keys in self._ready.items()
+        }
+        self._ready = {place: keys for place, keys in left.items() if keys}
+        self._turns = deque(place for place in self._turns if place in self._ready)
         return gone
 
+    def _make_ready(self, place: Hashable, key: Hashable) -> None:
+        if place not in self._ready:
+            self._ready[place] = deque()
+            self._turns.append(place)
+        self._ready[place].append(key)
+
     def __len__(self) -> int:
-        return sum(map(len, self._queues.values()))
+        return sum(len(queue.items) for queue in self._queues.values())

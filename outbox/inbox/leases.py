@@ -35,6 +35,7 @@ from outbox.inbox.handling import Connection
 from outbox.inbox.messages import ConsumedMessage, Delivery, born_on, digest, headers_of_all, order_key
 from outbox.inbox.plans import milliseconds
 from outbox.inbox.results import ConsumeResult
+from outbox.inbox.snapshots import require_new_snapshots
 from outbox.statements import ByteaArray, Plan, Statement, TextArray, array_text, load
 
 SQL = load("inbox_leases.sql")
@@ -192,11 +193,16 @@ def lacks(group: int, places: Sequence[tuple[int, int]]) -> Plan[bool]:
 
 
 def acknowledge(lease: ReceivedLease) -> Plan[bool]:
-    """Delete a message that was received, and let the next one of its key follow; False: it is in other hands."""
+    """Delete a message that was received, and let the next one of its key follow; False: it is in other hands.
+
+    Raises:
+        IsolationLevelError: The transaction keeps its snapshot; nothing was written.
+    """
     rows = yield Statement(SQL["lock_lease"], (str(lease.id), str(lease.attempt)))
-    if not rows:
+    isolation, group, topic_id, key = rows[0]
+    require_new_snapshots(isolation)
+    if group is None:
         return False
-    group, topic_id, key = rows[0]
     yield from plans.remove(group, topic_id, key, lease.id)
     return True
 

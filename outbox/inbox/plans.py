@@ -37,6 +37,7 @@ from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.failures import Failure, reported
 from outbox.inbox.header_filters import UNDECIDED
 from outbox.inbox.messages import ConsumedMessage, Delivery, born_of, header_columns
+from outbox.inbox.snapshots import require_new_snapshots
 from outbox.statements import ByteaArray, Plan, Statement, TextArray, load
 
 SQL = load("inbox.sql")
@@ -230,16 +231,30 @@ def remove(group: int, topic_id: int, order_key: bytes | None, id_: int) -> Plan
     """Delete a parked message whose row this transaction has locked, and let the next one of its key follow.
 
     A row that is gone changes nothing: the key is that of another message then.
+
+    Raises:
+        IsolationLevelError: The transaction keeps its snapshot; nothing was written.
     """
     key = (str(group), str(topic_id), order_key)
     if order_key is not None:
-        yield Statement(SQL["lock_held_key"], key)
+        yield from lock_held_key(key)
     removed = yield Statement(SQL["take_out"], (str(id_),))
     if order_key is None or not removed:
         return
     following = yield Statement(SQL["follow"], key)
     if not following:
         yield Statement(SQL["let_go"], key)
+
+
+def lock_held_key(key: tuple[str, str, bytes | None]) -> Plan[bool]:
+    """Lock a held key, given by group, topic and order key; return whether it is held.
+
+    Raises:
+        IsolationLevelError: The transaction keeps its snapshot; nothing was locked.
+    """
+    [(isolation, is_held)] = yield Statement(SQL["lock_held_key"], key)
+    require_new_snapshots(isolation)
+    return bool(is_held)
 
 
 def take_out_discarded(group: int, retry: Retry) -> Plan[None]:

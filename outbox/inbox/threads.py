@@ -1,4 +1,4 @@
-"""The threads that run listeners: for messages as they are delivered, and for retries that are due.
+"""The threads that run listeners, and the one for messages as they are delivered; `retry_threads` has the other.
 
 Each has one connection. If PostgreSQL is away, it keeps its message, pauses and tries again: no attempt is
 counted, and the order of the key is kept. A listener that runs past its time-out cannot be stopped from
@@ -20,7 +20,7 @@ import psycopg
 from outbox.backoff import Backoff
 from outbox.drivers.psycopg_sync import run
 from outbox.errors import error_name
-from outbox.inbox import membership, plans
+from outbox.inbox import membership
 from outbox.inbox.assignments import Assignments
 from outbox.inbox.failures import (
     Failure,
@@ -28,7 +28,6 @@ from outbox.inbox.failures import (
     interrupted,
     is_infrastructure,
     reported,
-    timed_out,
 )
 from outbox.inbox.followers import fitting, park_followers
 from outbox.inbox.handling import (
@@ -36,11 +35,8 @@ from outbox.inbox.handling import (
     Handled,
     Handling,
     ListenerFailedError,
-    count_failure,
     handle,
-    handle_due,
     park,
-    try_later,
 )
 from outbox.inbox.messages import Delivery
 from outbox.inbox.plans import Attempt, Taken
@@ -55,7 +51,7 @@ MOST_INTERRUPTIONS = 5
 """A message during which PostgreSQL went away so often in a row is to blame itself: it is a failed attempt."""
 FIRST_PAUSE, LAST_PAUSE = 0.5, 30.0
 IDLE = 0.5
-"""Seconds between two searches for retries that are due."""
+"""Seconds that a thread waits for work before it checks whether it is to end."""
 _HEAD = "inbox_parked_head"
 """The index that lets one message of a key be the first one."""
 MARGIN = 30.0
@@ -326,74 +322,5 @@ class DeliveryThread(ListenerThread):
         try:
             self._connection().rollback()
         except Exception:  # noqa: BLE001  (the application's own callable may raise anything)
-            return False
-        return True
-
-
-class RetryThread(ListenerThread):
-    """Runs retries that are due. One of them searches; it wakes another one when it has found something."""
-
-    def __init__(self, name: str, runtime: Runtime, more: threading.Event, *, searches: bool) -> None:
-        super().__init__(name, runtime)
-        self._more, self._searches = more, searches
-        self._interrupted: dict[int, int] = {}
-        self._retry: plans.Retry | None = None
-        self.left: plans.Retry | None = None
-        """What a thread that was given up tried: counted as failed first."""
-
-    @property
-    def current(self) -> plans.Retry | None:
-        """The retry that the thread tries."""
-        return self._retry
-
-    def run_once(self) -> None:
-        """Try retries until none is due."""
-        if self.left is not None:
-            self._retry = self.left
-            self._fail(self.left, timed_out(self._timeout))
-            self.left = None  # not before: if this thread ends here, the next one counts it
-        if (not self._more.wait(IDLE) and not self._searches) or self._ends.is_set():
-            return  # at the end the event stays set, for the other threads
-        self._more.clear()
-        while not self._ends.is_set():
-            self._retry = None
-            try:
-                found = handle_due(self._connection(), self._how, self._began)
-                self._pauses.reset()
-            except Exception as error:  # noqa: BLE001  (it is logged; whatever it is, the retry is still due)
-                if self._settle():
-                    self._interruption(error)
-                return
-            if not self._settle() or found is None:
-                return
-            self._interrupted.pop(found.id, None)
-
-    def _began(self, retry: plans.Retry) -> None:
-        self._retry = retry
-        self._begin(retry.delivery, self._connection())
-        self._more.set()
-
-    def _interruption(self, error: Exception) -> None:
-        retry = self._retry
-        if not is_infrastructure(error):
-            log.exception("a retry cannot be tried")
-        self._pause(error)
-        if retry is None:
-            return
-        count = self._interrupted[retry.id] = self._interrupted.get(retry.id, 0) + 1
-        if count < MOST_INTERRUPTIONS:
-            self._run(lambda conn: try_later(conn, retry, self._pauses.pause))
-        elif self._fail(retry, interrupted(error, MOST_INTERRUPTIONS)):
-            del self._interrupted[retry.id]
-
-    def _fail(self, retry: plans.Retry, failure: Failure) -> bool:
-        """Count an attempt; if PostgreSQL is away it is not counted, and the retry is still due."""
-        return self._run(lambda conn: count_failure(conn, self._how, retry, failure))
-
-    def _run(self, transaction: Callable[[Connection], None]) -> bool:
-        try:
-            transaction(self._connection())
-        except Exception as error:  # noqa: BLE001  (the application's own callable may raise anything)
-            self._pause(error)
             return False
         return True

@@ -148,10 +148,16 @@ WHERE p.id = $1::bigint
 FOR UPDATE SKIP LOCKED;
 
 -- name: lock_held_key
--- Locks the held key of a parked message, before it is taken out: whoever parks a message behind it waits.
-SELECT FROM outbox.inbox_held_key h
-WHERE h.group_id = $1::integer AND h.topic_id = $2::integer AND h.order_key = $3::bytea
-FOR UPDATE;
+-- Locks the held key of a parked message, before it is taken out: whoever parks a message behind it waits. Returns the isolation
+-- level, and whether the key is held. Nothing is locked in a transaction that keeps its snapshot: it would not see what was
+-- parked while it waited.
+WITH held AS (
+    SELECT FROM outbox.inbox_held_key h
+    WHERE h.group_id = $1::integer AND h.topic_id = $2::integer AND h.order_key = $3::bytea
+        AND pg_catalog.current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
+    FOR UPDATE
+)
+SELECT pg_catalog.current_setting('transaction_isolation'), EXISTS (SELECT FROM held);
 
 -- name: take_out
 -- Deletes a parked message, in the transaction of its effect.

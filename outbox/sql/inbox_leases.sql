@@ -66,10 +66,17 @@ SELECT NOT EXISTS (
                                WHERE p.group_id = $1::integer AND p.order_key IS NOT NULL LIMIT $4::integer) k) < $4::integer;
 
 -- name: lock_lease
--- Locks a message ($1) that is acknowledged; nothing if it was acknowledged, received again ($2 how often it was received) or is dead.
-SELECT p.group_id, p.topic_id, p.order_key FROM outbox.inbox_parked p
-WHERE p.id = $1::bigint AND p.attempts = $2::integer AND p.state = 'retry'
-FOR UPDATE;
+-- Locks a message ($1) that is acknowledged, and returns the isolation level and its key. NULL instead of the key's group if it
+-- was acknowledged, received again ($2 how often it was received) or is dead; and, with nothing locked, in a transaction that
+-- keeps its snapshot: it sees neither who has received the message since, nor what was parked behind it.
+WITH leased AS (
+    SELECT p.group_id, p.topic_id, p.order_key FROM outbox.inbox_parked p
+    WHERE p.id = $1::bigint AND p.attempts = $2::integer AND p.state = 'retry'
+        AND pg_catalog.current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
+    FOR UPDATE
+)
+SELECT o.isolation, l.group_id, l.topic_id, l.order_key
+FROM (SELECT pg_catalog.current_setting('transaction_isolation') AS isolation) o LEFT JOIN leased l ON true;
 
 -- name: change_lease
 -- Lets a message ($1, received $2 times) be received again in $3 seconds from now; nothing as for lock_lease.

@@ -175,10 +175,11 @@ class SimpleConsumer:
 
         Args:
             view: as it was received.
-            connection: in the transaction of its effect: both are committed, or neither. None: at once, and an effect
-                elsewhere may happen again if the process dies before this.
+            connection: in the transaction of its effect, at READ COMMITTED: both are committed, or neither. None: at
+                once, and an effect elsewhere may happen again if the process dies before this.
 
         Raises:
+            IsolationLevelError: The transaction is REPEATABLE READ or SERIALIZABLE. Nothing was written; roll back.
             InvalidReceiptError: It was acknowledged, or received again meanwhile; roll its effect back.
         """
         plan = acknowledge(view.lease)

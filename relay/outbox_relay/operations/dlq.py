@@ -140,7 +140,7 @@ def discard(conn: psycopg.Connection[Any], letters: Sequence[ListedLetter]) -> C
 
 
 def hold(conn: psycopg.Connection[Any]) -> list[Row]:
-    """Hold order keys again that have a parked message and whose row was deleted by hand; return them.
+    """Hold keys again that have a parked message and whose row is gone, and let their messages go on; return them.
 
     Args:
         conn: an autocommit connection. It waits for retries of such keys that run.

@@ -66,24 +66,47 @@ WHERE p.id = %(id)s AND p.state = 'dead' AND p.failed_at IS NOT DISTINCT FROM %(
 FOR UPDATE;
 
 -- name: lacks_held_key
--- Whether a message is parked whose order key is not held; nothing is locked.
+-- Whether a message is parked whose order key is not held, or that waits behind nothing; nothing is locked. What a replay has
+-- parked waits until the replay is at its end.
 SELECT EXISTS (
     SELECT FROM outbox.inbox_parked p
     WHERE p.order_key IS NOT NULL AND p.state IN ('retry', 'dead')
         AND NOT EXISTS (SELECT FROM outbox.inbox_held_key h
                         WHERE h.group_id = p.group_id AND h.topic_id = p.topic_id AND h.order_key = p.order_key)
+) OR EXISTS (
+    SELECT FROM outbox.inbox_parked p
+    WHERE p.state = 'waiting' AND p.replay IS NULL
+        AND NOT EXISTS (SELECT FROM outbox.inbox_parked e
+                        WHERE e.group_id = p.group_id AND e.topic_id = p.topic_id AND e.order_key = p.order_key
+                            AND (e.id < p.id OR e.state IN ('retry', 'dead')))
 );
 
 -- name: hold
--- Holds order keys again whose row was deleted by hand although a message of them is parked. That message is locked first: a
--- retry that runs ends before, and if it takes its message out, the key is not held. Nothing would ever release it.
+-- Holds order keys again whose row was deleted although a message of them is parked, and lets the first message of a key be
+-- tried if nothing else of the key is: it would wait for ever. The first message is locked first: a retry that runs ends before,
+-- and if it takes its message out, the key is not held. Nothing would ever release it.
 WITH head AS MATERIALIZED (
-    SELECT p.group_id, p.topic_id, p.order_key
+    SELECT p.id, p.group_id, p.topic_id, p.order_key
     FROM outbox.inbox_parked p
-    WHERE p.order_key IS NOT NULL AND p.state IN ('retry', 'dead')
-        AND NOT EXISTS (SELECT FROM outbox.inbox_held_key h
-                        WHERE h.group_id = p.group_id AND h.topic_id = p.topic_id AND h.order_key = p.order_key)
+    WHERE p.order_key IS NOT NULL
+        AND NOT EXISTS (SELECT FROM outbox.inbox_parked e
+                        WHERE e.group_id = p.group_id AND e.topic_id = p.topic_id AND e.order_key = p.order_key
+                            AND e.id < p.id)
+        AND (NOT EXISTS (SELECT FROM outbox.inbox_held_key h
+                         WHERE h.group_id = p.group_id AND h.topic_id = p.topic_id AND h.order_key = p.order_key)
+             OR p.replay IS NULL
+                AND NOT EXISTS (SELECT FROM outbox.inbox_parked e
+                                WHERE e.group_id = p.group_id AND e.topic_id = p.topic_id AND e.order_key = p.order_key
+                                    AND e.state IN ('retry', 'dead')))
     FOR UPDATE OF p
+), begun AS (
+    UPDATE outbox.inbox_parked p SET state = 'retry', due_at = clock_timestamp()
+    FROM head f
+    WHERE p.id = f.id AND p.state = 'waiting' AND p.replay IS NULL
+        AND NOT EXISTS (SELECT FROM outbox.inbox_parked e
+                        WHERE e.group_id = p.group_id AND e.topic_id = p.topic_id AND e.order_key = p.order_key
+                            AND e.state IN ('retry', 'dead'))
+    RETURNING p.group_id, p.topic_id, p.order_key
 ), held AS (
     INSERT INTO outbox.inbox_held_key (group_id, topic_id, order_key)
     SELECT h.group_id, h.topic_id, h.order_key FROM head h
@@ -91,7 +114,7 @@ WITH head AS MATERIALIZED (
     RETURNING group_id, topic_id, order_key
 )
 SELECT g.name AS consumer_group, t.name AS topic, h.order_key AS key
-FROM held h
+FROM (SELECT * FROM held UNION SELECT * FROM begun) h
 JOIN outbox.consumer_group g ON g.id = h.group_id
 JOIN outbox.inbox_topic t ON t.id = h.topic_id
 ORDER BY g.name, t.name, h.order_key;

@@ -251,7 +251,8 @@ def hold(*, dsn: str, as_json: bool) -> None:
     """Hold order keys again whose row in outbox.inbox_held_key was deleted by hand while a message of them is parked.
 
     Without that row the next message of the key that fails cannot be parked, and its partition waits. What of the key
-    was applied in the meantime came before the parked message.
+    was applied in the meantime came before the parked message. If all parked messages of a key wait, and nothing is
+    tried that they wait for, the first of them is tried now.
     """
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
