@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from outbox_relay.publisher.errors import REFUSED
 from outbox_relay.publisher.hands import wires
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import Connection, connect, insert
@@ -30,7 +31,7 @@ def is_published(conn: Connection, topic: str, count: int) -> bool:
 def test_a_topic_that_fails_again_and_again_is_held_alone(
     database: str, bootstrap_servers: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wires, "REFUSED", wires.REFUSED - {"INVALID_RECORD"})
+    monkeypatch.setattr(wires, "REFUSED", REFUSED - {"INVALID_RECORD"})
     well, sick = make_topic(), make_topic(partitions=1, cleanup_policy="compact")
     with RelayThread(database, bootstrap_servers) as relay, connect(database) as conn:
         for version in range(20):

@@ -10,6 +10,7 @@ from outbox_relay.publisher.core.streams import Producer
 from outbox_relay.publisher.core.values import EXPIRED_SCOPE, THE_REST, Item, Page, Read, Row, Scope, Write
 from outbox_relay.publisher.snapshot import BEGINNING
 from tests.support.core_search.overtaking import overtakes
+from tests.support.core_search.signals import take_signals
 from tests.support.core_search.tables import DELAYED, Msg, Wait
 from tests.support.core_search.world import ALL, KEYS, Name
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 TAIL_WAIT = 2
 """Reads within which a message of a topic without a catch-up is read."""
-TOPIC_SCOPES = tuple((topic, Scope("topic", topic)) for topic in KEYS)
 LIST_WAIT = 4 * len(KEYS) + 4
 """Reads within which a catch-up has its next page."""
 
@@ -374,33 +374,8 @@ class Leader:
     # Four times a second ------------------------------------------------------------------------------------------
 
     def signals(self) -> None:
-        """Take requests, pauses and partition counts from the tables, and what Kafka's metadata show."""
-        db, core = self.w.postgres.db, self.core
-        for scope in sorted(db.requests, key=str):
-            core.holds.release(scope)
-        for topic, scope in TOPIC_SCOPES:
-            hold = core.holds.by_scope.get(scope)
-            if topic in db.paused and (hold is None or not hold.is_paused):
-                core.pause(topic)
-            elif hold is not None and hold.is_paused and topic not in db.paused:
-                core.holds.release(scope, is_resumed=True)
-        for scope in list(core.holds.by_scope):
-            if scope.kind == "partition" and (scope.topic, scope.part) not in self.w.stuck:
-                core.holds.release(scope)
-        waiting = {wait.scope for wait in db.waiting.values()}
-        held = {scope.topic for scope in core.holds.by_scope if scope.kind == "topic"}
-        narrow = [s for s in core.holds.by_scope if s.topic in held and s.kind in ("key", "message")]
-        for topic in held:
-            whole = Scope("topic", topic)
-            if whole in db.holds and whole not in waiting and whole not in db.requests:
-                core.holds.drop_row(whole)
-        core.holds.pass_empty(scope for scope in narrow if scope in db.holds and scope not in waiting)
-        for due in core.holds.due(self.w.now):
-            core.holds.release(due)
-        for topic, count in db.asked.items():
-            core.set_count(topic, count)
-            if topic not in db.topics:
-                db.topics[topic] = count
+        """Take what operators asked for, and what Kafka lists."""
+        take_signals(self.w, self.core)
 
     def is_delayed(self, id_: int) -> bool:
         """Return whether a message waits for its time."""
