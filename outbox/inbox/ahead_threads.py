@@ -80,7 +80,7 @@ class AheadThread(DeliveryThread):
             return None
         with self._lock:
             if not self.given_up:
-                self._next = Work(*taken)
+                self._next = Work.of(*taken)
                 return self._next
         self._work.give_back(*taken)  # whoever has this thread's place has given back what it had by then
         return None

@@ -146,6 +146,7 @@ class Assignments:
         """
         with self._changed:
             has_some, until = False, monotonic() + seconds
+            self._queues.wake(monotonic())
             while not self._ended and self._queues.ready < most:
                 if has_some != bool(self._queues.ready):
                     has_some = not has_some
@@ -154,12 +155,16 @@ class Assignments:
                 if left <= 0:
                     break
                 self._changed.wait(left)
+                self._queues.wake(monotonic())
             taken: list[tuple[Hashable, Delivery]] = []
             while len(taken) < most and (one := self._take()):
                 taken.append(one)
+                if one[1].was_locked:
+                    break  # it is handled alone, and may keep its thread waiting: not behind others of its kind
             return taken
 
     def _take(self) -> tuple[Hashable, Delivery] | None:
+        self._queues.wake(monotonic())
         taken = self._queues.take()
         if taken is not None:
             self._begin(taken[1])
@@ -208,6 +213,12 @@ class Assignments:
         with self._changed:
             if self._queues.release(key):
                 self._changed.notify()
+
+    def postpone(self, key: Hashable, delivery: Delivery) -> None:
+        """Let a message that was taken wait again, in front of its key; none of the key is taken for a while."""
+        self.finish_followers(key, [delivery], [False])
+        with self._changed:
+            self._queues.postpone(key, monotonic())
 
     def finish(self, key: Hashable, delivery: Delivery, *, done: bool = True) -> None:
         """End a message that was taken.

@@ -17,10 +17,11 @@ from outbox.drivers.psycopg_sync import run
 from outbox.inbox import membership
 from outbox.inbox.assignments import Assignments
 from outbox.inbox.batches import Batching, BatchOutcome, handle_batch
-from outbox.inbox.failures import Failure, is_infrastructure
+from outbox.inbox.failures import Failure, LockedError, is_infrastructure
 from outbox.inbox.handling import ListenerFailedError
-from outbox.inbox.plans import Attempt
+from outbox.inbox.messages import Attempt
 from outbox.inbox.rounds import Round, Rounds
+from outbox.inbox.sessions import locked_by_others
 from outbox.inbox.threads import IDLE, MOST_INTERRUPTIONS, DeliveryThread, Runtime, Work
 
 log = logging.getLogger("outbox.inbox")
@@ -54,9 +55,9 @@ class BatchThread(DeliveryThread):
                 self._try_together(begun)
         if not self.given_up:
             taken = self._work.take_batch(self._batching.most, self._batching.linger, IDLE)
-            works = [Work(*each) for each in taken]
-            self._rounds = Rounds([work for work in works if work.delivery.failure is None])
-            self._rounds.add_alone(work for work in works if work.delivery.failure is not None)
+            works = [Work.of(*each) for each in taken]
+            self._rounds = Rounds([work for work in works if not _is_alone(work)])
+            self._rounds.add_alone(work for work in works if _is_alone(work))
 
     def _give_back(self, begun: Round[Work]) -> None:
         """End messages whose partitions were given away, and all of them at the end of the member."""
@@ -80,6 +81,12 @@ class BatchThread(DeliveryThread):
                         "%d messages failed together, and each half of them is run: %s", len(works), failed
                     )
                     self._rounds.add_split(works, is_rest=begun.is_rest)
+                return
+            except LockedError as error:
+                # Which one is locked is not known: each comes again, alone.
+                if self._settle():
+                    for work in works:
+                        self._postpone(work, error)
                 return
             except Exception as error:
                 if not self._settle():
@@ -108,7 +115,8 @@ class BatchThread(DeliveryThread):
             # The connection may be new, and lead to a server that lacks earlier messages.
             return BatchOutcome(again=list(range(len(works))))
         for day in sorted({work.delivery.born_on for work in works} - self._server.days):
-            run(conn, membership.ensure_partition(str(day)))
+            with locked_by_others():
+                run(conn, membership.ensure_partition(str(day)))
             conn.commit()
             self._server.days.add(day)
 
@@ -140,3 +148,7 @@ class BatchThread(DeliveryThread):
             self._rounds.add_rest(again, is_rest=is_rest)
         else:
             self._rounds.add_again(again, is_rest=is_rest)
+
+
+def _is_alone(work: Work) -> bool:
+    return work.failure is not None or work.delivery.was_locked

@@ -1,9 +1,10 @@
 """The threads that run listeners, and the one for messages as they are delivered; `retry_threads` has the other.
 
 Each has one connection. If PostgreSQL is away, it keeps its message, pauses and tries again: no attempt is
-counted, and the order of the key is kept. A listener that runs past its time-out cannot be stopped from
-outside; its session at PostgreSQL is ended, its thread is given up, and another thread takes its place and
-parks the message.
+counted, and the order of the key is kept. If another session has the row or the key of a message locked, such as
+that of a member that stands still, the thread gives the message back in front of its key, and takes one of another key.
+A listener that runs past its time-out cannot be stopped from outside; its session at PostgreSQL is ended, its thread is
+given up, and another thread takes its place and parks the message.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import monotonic
 
@@ -25,6 +27,7 @@ from outbox.inbox.assignments import Assignments
 from outbox.inbox.failures import (
     Failure,
     InterruptedListenerError,
+    LockedError,
     interrupted,
     is_infrastructure,
     reported,
@@ -38,12 +41,12 @@ from outbox.inbox.handling import (
     handle,
     park,
 )
-from outbox.inbox.messages import Delivery
-from outbox.inbox.plans import Attempt, Taken
+from outbox.inbox.messages import Attempt, Delivery
+from outbox.inbox.plans import Taken
 from outbox.inbox.repeats import Repeats
 from outbox.inbox.round_trips import check_and_commit
 from outbox.inbox.server import CurrentServer, Server
-from outbox.inbox.sessions import limit_transactions
+from outbox.inbox.sessions import LOCK_WAIT, limit_transactions, locked_by_others
 
 Connect = Callable[[], Connection]
 log = logging.getLogger("outbox.inbox")
@@ -84,6 +87,11 @@ class Work:
     """Why the message is parked; None: its listener has not failed, and runs."""
     taken: tuple[Connection, Taken] | None = None
     """Whether it was taken over ahead of its turn, in the transaction that this connection is in."""
+
+    @classmethod
+    def of(cls, key: Hashable, delivery: Delivery) -> Work:
+        """Begin with a message that was taken, or go on with one that was given back."""
+        return cls(key, delivery, delivery.attempt, delivery.failure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +164,7 @@ class ListenerThread(threading.Thread):
         if self._conn is None or self._conn.closed or self._conn.broken:
             conn = self._connect()
             try:
-                limit_transactions(conn, self._timeout + MARGIN)
+                limit_transactions(conn, self._timeout + MARGIN, lock_wait=LOCK_WAIT)
                 self._conn_server = self._server.require(conn)
             except BaseException:
                 conn.close()
@@ -212,13 +220,12 @@ class DeliveryThread(ListenerThread):
             self.current, self.left = self.left, None
             self._work_on(self.current)
         elif taken := self._work.take(IDLE):
-            self.current = Work(*taken)
+            self.current = Work.of(*taken)
             self._work_on(self.current)
 
     def _work_on(self, work: Work) -> None:
         delivery, done, interruptions = work.delivery, False, 0
         handled: Handled | None = None
-        work.failure = work.failure or delivery.failure
         while not done and self._work.is_current(delivery):
             try:
                 handled = self._try(work)
@@ -228,6 +235,11 @@ class DeliveryThread(ListenerThread):
                 if not self._settle():
                     return
                 work.failure = failed.failure
+            except LockedError as error:
+                if self._settle():
+                    self._postpone(work, error)
+                    self.current = None
+                return
             except Exception as error:  # noqa: BLE001  (it is logged; whatever it is, the message is still here)
                 if not self._settle():
                     return
@@ -247,6 +259,23 @@ class DeliveryThread(ListenerThread):
                 self._park_followers(work.key)
             self._work.finish(work.key, delivery, done=done)
             self.current = None
+
+    def _postpone(self, work: Work, error: LockedError) -> None:
+        """Give back a message that others have locked: its key waits, and this thread goes on with others."""
+        if self._conn is not None:
+            with suppress(psycopg.Error):  # of a connection that was lost
+                self._conn.rollback()
+        message = work.delivery.message
+        log.log(
+            self._repeats.level("locked", logging.INFO),
+            "%s of %s[%d] is locked by another session; its key waits: %s",
+            message.message_id,
+            message.topic,
+            message.partition,
+            error,
+        )
+        left = replace(work.delivery, failure=work.failure, attempt=work.attempt, was_locked=True)
+        self._work.postpone(work.key, left)
 
     def _park_followers(self, key: Hashable) -> None:
         """Park what waits behind a message that was parked, many in one transaction; what fails is handled alone."""
@@ -277,7 +306,8 @@ class DeliveryThread(ListenerThread):
         taken = work.taken[1] if work.taken and work.taken[0] is conn else None
         work.taken = None
         if taken is None and delivery.born_on not in self._server.days:
-            run(conn, membership.ensure_partition(str(delivery.born_on)))
+            with locked_by_others():
+                run(conn, membership.ensure_partition(str(delivery.born_on)))
             conn.commit()
             self._server.days.add(delivery.born_on)
 
