@@ -28,7 +28,8 @@ from outbox.inbox.assignments import Assignments
 from outbox.inbox.failures import Failure
 from outbox.inbox.handling import Connection
 from outbox.inbox.round_trips import SentTake, commit_and_take
-from outbox.inbox.threads import DeliveryThread, Runtime, Work
+from outbox.inbox.threads import DeliveryThread, Runtime
+from outbox.inbox.work import Work
 
 
 class AheadThread(DeliveryThread):

@@ -124,6 +124,20 @@ class Assignments:
             if found := self._open.get(where):
                 found.tracker.advance(position)
 
+    def wait(self, seconds: float) -> bool:
+        """Wait until a message can be taken, or until this time has passed; return whether one can."""
+        with self._changed:
+            self._queues.wake(monotonic())
+            if not self._queues.ready and not self._ended:
+                self._changed.wait(seconds)
+                self._queues.wake(monotonic())
+            return self._queues.ready > 0
+
+    def pass_on(self) -> None:
+        """Let another thread take what the caller was woken up for."""
+        with self._changed:
+            self._changed.notify()
+
     def take(self, seconds: float) -> tuple[Hashable, Delivery] | None:
         """Take the next message; None after this time, or when there will be no more."""
         with self._changed:

@@ -40,6 +40,10 @@ class LockedError(Exception):
     """Another session has the row or the key of a message locked for longer than a shared thread may wait for it."""
 
 
+class UnconnectedError(Exception):
+    """A thread has no connection to PostgreSQL and cannot make one now; others may have theirs. The cause is why."""
+
+
 def describe(error: BaseException) -> Failure:
     """Describe an exception of a listener."""
     place = _place(error.__traceback__)

@@ -100,6 +100,8 @@ class Delivery:
     """Why its header filter could not decide, or its listener failed: the message is parked, and no listener runs."""
     attempt: Attempt | None = None
     """The latest run of its listener, if it was given back after that."""
+    interruptions: int = 0
+    """How often in a row PostgreSQL ended its transaction, if it was given back after that."""
     was_locked: bool = False
     """Whether another session had its row or its key locked: it was given back, and is taken alone."""
 

@@ -182,6 +182,7 @@ class SimpleConsumer:
         Raises:
             IsolationLevelError: The transaction is REPEATABLE READ or SERIALIZABLE. Nothing was written; roll back.
             InvalidReceiptError: It was acknowledged, or received again meanwhile; roll its effect back.
+            psycopg.errors.LockNotAvailable: Another session has it locked, and no connection was given.
         """
         plan = acknowledge(view.lease)
         self._require(view, self._run(plan) if connection is None else run(connection, plan))

@@ -19,7 +19,7 @@ from outbox.inbox import ConsumedMessage, ConsumeResult, ahead_threads, round_tr
 from outbox.inbox.failures import Failure
 from outbox.inbox.plans import COMMITTED
 from outbox.inbox.round_trips import begin_and_take, commit_and_take
-from outbox.inbox.threads import Work
+from outbox.inbox.work import Work
 from tests.support.ahead_stage import SOURCE, TOPIC, Stage
 from tests.support.inbox_stage import Connection, InboxStage, apply
 from tests.support.locks import see_blocked
