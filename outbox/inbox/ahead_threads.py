@@ -28,7 +28,8 @@ from outbox.inbox.assignments import Assignments
 from outbox.inbox.failures import Failure
 from outbox.inbox.handling import Connection
 from outbox.inbox.round_trips import SentTake, commit_and_take
-from outbox.inbox.threads import DeliveryThread, Runtime, Work
+from outbox.inbox.threads import DeliveryThread, Runtime
+from outbox.inbox.work import Work
 
 
 class AheadThread(DeliveryThread):
@@ -80,7 +81,7 @@ class AheadThread(DeliveryThread):
             return None
         with self._lock:
             if not self.given_up:
-                self._next = Work(*taken)
+                self._next = Work.of(*taken)
                 return self._next
         self._work.give_back(*taken)  # whoever has this thread's place has given back what it had by then
         return None

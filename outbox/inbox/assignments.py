@@ -124,6 +124,20 @@ class Assignments:
             if found := self._open.get(where):
                 found.tracker.advance(position)
 
+    def wait(self, seconds: float) -> bool:
+        """Wait until a message can be taken, or until this time has passed; return whether one can."""
+        with self._changed:
+            self._queues.wake(monotonic())
+            if not self._queues.ready and not self._ended:
+                self._changed.wait(seconds)
+                self._queues.wake(monotonic())
+            return self._queues.ready > 0
+
+    def pass_on(self) -> None:
+        """Let another thread take what the caller was woken up for."""
+        with self._changed:
+            self._changed.notify()
+
     def take(self, seconds: float) -> tuple[Hashable, Delivery] | None:
         """Take the next message; None after this time, or when there will be no more."""
         with self._changed:
@@ -146,6 +160,7 @@ class Assignments:
         """
         with self._changed:
             has_some, until = False, monotonic() + seconds
+            self._queues.wake(monotonic())
             while not self._ended and self._queues.ready < most:
                 if has_some != bool(self._queues.ready):
                     has_some = not has_some
@@ -154,12 +169,16 @@ class Assignments:
                 if left <= 0:
                     break
                 self._changed.wait(left)
+                self._queues.wake(monotonic())
             taken: list[tuple[Hashable, Delivery]] = []
             while len(taken) < most and (one := self._take()):
                 taken.append(one)
+                if one[1].was_locked:
+                    break  # it is handled alone, and may keep its thread waiting: not behind others of its kind
             return taken
 
     def _take(self) -> tuple[Hashable, Delivery] | None:
+        self._queues.wake(monotonic())
         taken = self._queues.take()
         if taken is not None:
             self._begin(taken[1])
@@ -208,6 +227,12 @@ class Assignments:
         with self._changed:
             if self._queues.release(key):
                 self._changed.notify()
+
+    def postpone(self, key: Hashable, delivery: Delivery) -> None:
+        """Let a message that was taken wait again, in front of its key; none of the key is taken for a while."""
+        self.finish_followers(key, [delivery], [False])
+        with self._changed:
+            self._queues.postpone(key, monotonic())
 
     def finish(self, key: Hashable, delivery: Delivery, *, done: bool = True) -> None:
         """End a message that was taken.

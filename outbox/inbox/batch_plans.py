@@ -27,17 +27,20 @@ class TakenBatch(NamedTuple):
     """For each of them whether its row was inserted."""
 
 
-def take_batch(group: int, deliveries: Sequence[Delivery]) -> Plan[TakenBatch]:
+def take_batch(group: int, deliveries: Sequence[Delivery], *, for_listener: bool = False) -> Plan[TakenBatch]:
     """Insert the rows of several messages, no two of which have one id.
 
     All batches insert in the order of the ids. A transaction of a single message has one row, so no two transactions
-    wait for rows of each other.
+    wait for rows of each other. `for_listener`: a listener runs in the transaction, whose waits for locks get no limit.
     """
     ordered = sorted(deliveries, key=_row)
     columns = list(zip(*(identity(group, each) for each in ordered), strict=True))
     digests = ByteaArray([each.digest for each in ordered])
-    rows = yield Statement(SQL["take_batch"], (str(group), *map(array_text, columns[1:6]), digests))
-    inserted = {(message_id, born_on) for message_id, born_on, _ in rows}
+    rows = yield Statement(
+        SQL["take_batch"],
+        (str(group), *map(array_text, columns[1:6]), digests, "true" if for_listener else "false"),
+    )
+    inserted = {(message_id, born_on) for message_id, born_on, *_ in rows}
     return TakenBatch(rows[0][2] if rows else "", [_row(each) in inserted for each in deliveries])
 
 

@@ -17,11 +17,13 @@ from outbox.drivers.psycopg_sync import run
 from outbox.inbox import membership
 from outbox.inbox.assignments import Assignments
 from outbox.inbox.batches import Batching, BatchOutcome, handle_batch
-from outbox.inbox.failures import Failure, is_infrastructure
+from outbox.inbox.failures import Failure, LockedError, UnconnectedError, is_infrastructure
 from outbox.inbox.handling import ListenerFailedError
-from outbox.inbox.plans import Attempt
+from outbox.inbox.messages import Attempt
 from outbox.inbox.rounds import Round, Rounds
-from outbox.inbox.threads import IDLE, MOST_INTERRUPTIONS, DeliveryThread, Runtime, Work
+from outbox.inbox.sessions import locked_by_others
+from outbox.inbox.threads import IDLE, MOST_INTERRUPTIONS, DeliveryThread, Runtime
+from outbox.inbox.work import Work
 
 log = logging.getLogger("outbox.inbox")
 
@@ -46,19 +48,24 @@ class BatchThread(DeliveryThread):
     def run_once(self) -> None:
         """Finish what is left of a batch, then take the next one."""
         while not self.given_up and (begun := self._rounds.next()):
-            self._give_back(begun)
+            self._end_others(begun)
             if len(begun.items) == 1:
                 [self.current] = begun.items
                 self._work_on(self.current)
             elif begun.items:
                 self._try_together(begun)
-        if not self.given_up:
+        if not self.given_up and self._is_connected():
             taken = self._work.take_batch(self._batching.most, self._batching.linger, IDLE)
-            works = [Work(*each) for each in taken]
-            self._rounds = Rounds([work for work in works if work.delivery.failure is None])
-            self._rounds.add_alone(work for work in works if work.delivery.failure is not None)
+            works = [Work.of(*each) for each in taken]
+            self._rounds = Rounds([work for work in works if not _is_alone(work)])
+            self._rounds.add_alone(work for work in works if _is_alone(work))
 
-    def _give_back(self, begun: Round[Work]) -> None:
+    def _return(self, work: Work) -> None:
+        for each in self._rounds.unfinished():
+            self._work.give_back(each.key, each.left())
+        self._rounds, self.current = Rounds(), None
+
+    def _end_others(self, begun: Round[Work]) -> None:
         """End messages whose partitions were given away, and all of them at the end of the member."""
         works, begun.items = begun.items, []
         for work in works:
@@ -68,8 +75,7 @@ class BatchThread(DeliveryThread):
                 self._work.finish(work.key, work.delivery, done=False)
 
     def _try_together(self, begun: Round[Work]) -> None:
-        """Try messages in one transaction, however long PostgreSQL is away; note what is to be run next."""
-        interruptions = 0
+        """Try messages in one transaction, and note what is to be run next."""
         while works := begun.items:
             try:
                 outcome = self._try_once(works)
@@ -81,10 +87,23 @@ class BatchThread(DeliveryThread):
                     )
                     self._rounds.add_split(works, is_rest=begun.is_rest)
                 return
+            except LockedError as error:
+                # Which one is locked is not known: each comes again, alone.
+                if self._settle():
+                    for work in works:
+                        self._postpone(work, error)
+                return
+            except UnconnectedError as error:
+                if self._settle():
+                    self._return(works[0])
+                    self._pause_unconnected(error)
+                return
             except Exception as error:
                 if not self._settle():
                     return
-                interruptions += 1
+                for work in works:
+                    work.interruptions += 1
+                interruptions = max(work.interruptions for work in works)
                 if not is_infrastructure(error) and self._conn is not None:
                     # Something of one of them cannot be stored. It keeps its thread busy when it is alone, as it would
                     # without batches, so the others go first.
@@ -93,9 +112,11 @@ class BatchThread(DeliveryThread):
                     self._rounds.add_split(works, is_rest=begun.is_rest)
                 elif interruptions < MOST_INTERRUPTIONS or self._ends.is_set() or not self._is_up():
                     self._pause(error)
-                    self._give_back(begun)
+                    self._end_others(begun)
                     continue
                 else:
+                    for work in works:
+                        work.interruptions = 0
                     self._rounds.add_alone(works)
                 return
             if self._settle():
@@ -103,12 +124,13 @@ class BatchThread(DeliveryThread):
             return
 
     def _try_once(self, works: list[Work]) -> BatchOutcome:
-        conn = self._connection()
+        conn = self._connected()
         if not all(self._work.is_current(work.delivery) for work in works):
             # The connection may be new, and lead to a server that lacks earlier messages.
             return BatchOutcome(again=list(range(len(works))))
         for day in sorted({work.delivery.born_on for work in works} - self._server.days):
-            run(conn, membership.ensure_partition(str(day)))
+            with locked_by_others():
+                run(conn, membership.ensure_partition(str(day)))
             conn.commit()
             self._server.days.add(day)
 
@@ -140,3 +162,7 @@ class BatchThread(DeliveryThread):
             self._rounds.add_rest(again, is_rest=is_rest)
         else:
             self._rounds.add_again(again, is_rest=is_rest)
+
+
+def _is_alone(work: Work) -> bool:
+    return work.failure is not None or work.delivery.was_locked

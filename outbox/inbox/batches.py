@@ -31,17 +31,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from time import monotonic
 
 from outbox.drivers.psycopg_sync import run
 from outbox.errors import ListenerError
 from outbox.inbox import batch_plans
 from outbox.inbox.failures import Failure, reported
 from outbox.inbox.handling import LATER, Connection, Listener, call_listener
-from outbox.inbox.messages import ConsumedMessage, Delivery
-from outbox.inbox.plans import Attempt
+from outbox.inbox.messages import Attempt, ConsumedMessage, Delivery
 from outbox.inbox.results import ConsumeResult
-from outbox.inbox.round_trips import LONG_WAIT
+from outbox.inbox.sessions import locked_by_others
 
 BatchListener = Callable[[Connection, list[ConsumedMessage]], ConsumeResult | Sequence[ConsumeResult]]
 _ALLOWED = "allowed for a batch: a ConsumeResult, or a list that has one for each message"
@@ -131,6 +129,7 @@ def handle_batch(
 
     Raises:
         psycopg.Error: PostgreSQL is away, or asks for another try; nothing is lost, and nothing is known of a commit.
+        LockedError: Others have the row of one of them locked. The caller rolls back.
         ListenerFailedError: The listener raised; everything is rolled back.
     """
     taken = _take(conn, group, deliveries)
@@ -160,7 +159,8 @@ def handle_batch(
     outcome.again = by_result.get(ConsumeResult.SUCCESS, [])
     outcome.failed = dict.fromkeys(by_result.get(ConsumeResult.RECONSUME_LATER, []), reported(LATER))
     if discarded := by_result.get(ConsumeResult.DISCARD):
-        recorded = run(conn, batch_plans.take_batch(group, [deliveries[place] for place in discarded]))
+        with locked_by_others():
+            recorded = run(conn, batch_plans.take_batch(group, [deliveries[place] for place in discarded]))
         conn.commit()
         for place, is_new in zip(discarded, recorded.is_new, strict=True):
             (outcome.done if is_new else outcome.alone).append(place)
@@ -168,14 +168,11 @@ def handle_batch(
 
 
 def _take(conn: Connection, group: int, deliveries: Sequence[Delivery]) -> _Taken:
-    """Take messages over, in a transaction that is new enough for the listener; see `handling`."""
-    began = monotonic()
+    """Take messages over, in a transaction for the listener."""
     places = _places(deliveries)
     chosen = [deliveries[place] for place in places]
-    found = run(conn, batch_plans.take_batch(group, chosen))
-    if any(found.is_new) and monotonic() - began >= LONG_WAIT:
-        conn.rollback()
-        found = run(conn, batch_plans.take_batch(group, chosen))
+    with locked_by_others():
+        found = run(conn, batch_plans.take_batch(group, chosen, for_listener=True))
     taken = _Taken(found.xid)
     # Two copies of one message: the second one is taken when the first one has ended.
     taken.unclear = sorted(set(range(len(deliveries))) - set(places))

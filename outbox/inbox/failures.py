@@ -36,6 +36,14 @@ class InterruptedListenerError(Exception):
     """A listener was interrupted because its member ends, or its event loop has failed; its message is not to blame."""
 
 
+class LockedError(Exception):
+    """Another session has the row or the key of a message locked for longer than a shared thread may wait for it."""
+
+
+class UnconnectedError(Exception):
+    """A thread has no connection to PostgreSQL and cannot make one now; others may have theirs. The cause is why."""
+
+
 def describe(error: BaseException) -> Failure:
     """Describe an exception of a listener."""
     place = _place(error.__traceback__)
@@ -65,7 +73,7 @@ def interrupted(error: Exception, times: int) -> Failure:
 
 def is_infrastructure(error: BaseException) -> bool:
     """Return whether PostgreSQL is away or asks for another try, or the member ends: the message is not to blame."""
-    if isinstance(error, InterruptedListenerError):
+    if isinstance(error, InterruptedListenerError | LockedError):
         return True
     if not isinstance(error, psycopg.Error):
         return False

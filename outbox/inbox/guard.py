@@ -24,7 +24,8 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from outbox.errors import ListenerError
-from outbox.inbox.plans import ENDED, Attempt
+from outbox.inbox.messages import Attempt
+from outbox.inbox.plans import ENDED
 
 _HINT = "leave out COMMIT and ROLLBACK in the listener: the consumer commits after it returns"
 

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from time import monotonic
 from typing import Any, cast
 
 import psycopg
@@ -23,10 +22,10 @@ from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.failures import Failure, describe, is_infrastructure, reported
 from outbox.inbox.guard import guarded
 from outbox.inbox.header_filters import UndecidedError
-from outbox.inbox.messages import ConsumedMessage, Delivery
-from outbox.inbox.plans import Attempt
+from outbox.inbox.messages import Attempt, ConsumedMessage, Delivery
 from outbox.inbox.results import ConsumeResult
-from outbox.inbox.round_trips import LONG_WAIT, begin_and_take, check_and_commit
+from outbox.inbox.round_trips import begin_and_take, check_and_commit
+from outbox.inbox.sessions import locked_by_others
 from outbox.inbox.settings import Subscribed
 
 Connection = psycopg.Connection[Any]
@@ -93,9 +92,12 @@ def handle(
 
     Raises:
         psycopg.Error: PostgreSQL is away, or asks for another try; nothing is lost, and nothing is known of a commit.
+        LockedError: Others have its row or its key locked. The caller rolls back.
         ListenerFailedError: The listener failed; everything is rolled back, and the message is to be parked.
     """
-    taken = taken or _take(conn, how.group, delivery)
+    if taken is None:
+        with locked_by_others():
+            taken = begin_and_take(conn, how.group, delivery)
     if not taken.is_new:
         return _refused(conn, how, delivery, previous)
     if taken.is_too_old:
@@ -116,7 +118,9 @@ def handle(
     ):
         return Handled.APPLIED
     conn.rollback()
-    if not run(conn, plans.take(how.group, delivery)).is_new:
+    with locked_by_others():
+        is_new = run(conn, plans.take(how.group, delivery)).is_new
+    if not is_new:
         return _refused(conn, how, delivery, attempt)
     conn.commit()
     return Handled.DISCARDED
@@ -125,8 +129,13 @@ def handle(
 def park(
     conn: Connection, how: Handling, delivery: Delivery, failure: Failure, attempt: Attempt | None
 ) -> Handled:
-    """Park a message whose listener failed in an attempt, in a transaction of its own."""
-    parked = run(conn, plans.park(how.group, delivery, failure, how.delays, attempt))
+    """Park a message whose listener failed in an attempt, in a transaction of its own.
+
+    Raises:
+        psycopg.Error, LockedError: As for `handle`.
+    """
+    with locked_by_others():
+        parked = run(conn, plans.park(how.group, delivery, failure, how.delays, attempt))
     conn.commit()
     if parked is None:
         return Handled.GONE
@@ -230,21 +239,6 @@ def _is_refused_by_filter(how: Handling, retry: plans.Retry) -> bool:
         return not how.subscription[message.topic].selects(message.headers)
     except UndecidedError as error:
         raise ListenerFailedError(error.failure) from error
-
-
-def _take(conn: Connection, group: int, delivery: Delivery) -> plans.Taken:
-    """Take a message over, in a transaction that is new enough for the listener.
-
-    PostgreSQL limits the time of the transaction, and waiting for a zombie has used a part of it. If the process dies
-    between the two transactions, or another member takes the message over, nothing has happened yet.
-    """
-    began = monotonic()
-    taken = begin_and_take(conn, group, delivery)
-    if not taken.is_new or monotonic() - began < LONG_WAIT:
-        return taken
-    conn.rollback()
-    # Once only: where each statement is slow, a third transaction would be no younger.
-    return begin_and_take(conn, group, delivery)
 
 
 def _refused(conn: Connection, how: Handling, delivery: Delivery, previous: Attempt | None) -> Handled:

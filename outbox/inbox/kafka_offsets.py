@@ -1,95 +1,205 @@
-"""What Kafka knows of partitions that were assigned: its offsets of the group, and where their logs begin and end."""
+"""What Kafka knows of partitions that were assigned: its offsets of the group, and where their logs begin and end.
+
+A thread of its own asks, so that nothing that Kafka owes holds up the thread that fetches. It asks about all partitions
+at once, and each is answered for itself: one without a leader, or with a broker that is silent, is reported, and the
+others are opened.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import queue
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from outbox.inbox.keeper import Opening
+from outbox.inbox.keeper import Keeper
+from outbox.inbox.openings import Opening, Question, Unanswered
 from outbox.inbox.repeats import QuietLog
 from outbox.inbox.settings import ConsumerSettings
 from outbox.inbox.starts import ConsumeFrom, Known
 
+log = logging.getLogger("outbox.inbox")
 REPLY_TIME = 5.0
 """Seconds for one reply of Kafka."""
+NO_LEADER = "it has no leader"
+SILENT = f"its broker did not reply within {REPLY_TIME:g} s"
+_NONE_AT_THAT_TIME = -1
+_Asked = Mapping[int, Future[Any]]
+"""The replies that are awaited, by partition."""
 _CONNECTING = ("bootstrap.servers", "security.", "sasl.", "ssl.")
 
 
-def read_opening(
-    consumer: Consumer,
-    settings: ConsumerSettings,
-    topic: str,
-    parts: Sequence[int],
-    *,
-    ticket: int,
-    quiet: QuietLog,
-) -> Opening:
-    """Ask Kafka about partitions of one topic; for the thread that polls only.
+class Asker(threading.Thread):
+    """Asks Kafka, and hands what it replies to the keeper; the thread that polls gets the rest back."""
 
-    Args:
-        consumer: the client of the member.
-        settings: of the member.
-        topic: of the partitions.
-        parts: the partitions.
-        ticket: of their assignment.
-        quiet: for the lines of a client.
+    def __init__(self, settings: ConsumerSettings, keeper: Keeper) -> None:
+        super().__init__(name="outbox-consumer-offsets", daemon=True)
+        self._settings, self._keeper, self._quiet = settings, keeper, QuietLog(log)
+        self._questions: queue.SimpleQueue[Sequence[Question] | None] = queue.SimpleQueue()
+
+    def ask(self, questions: Sequence[Question]) -> None:
+        """Ask these next; any thread may call this."""
+        self._questions.put(questions)
+
+    def end(self) -> None:
+        """Ask the thread to end after the questions that it waits for."""
+        self._questions.put(None)
+
+    def run(self) -> None:
+        """Ask until the end is asked for."""
+        while (questions := self._questions.get()) is not None:
+            try:
+                failed = self._ask(questions)
+            except Exception as error:
+                if not isinstance(error, KafkaException | TimeoutError):
+                    log.exception("the offsets of group %s", self._settings.group)
+                failed = {str(error): list(questions)}
+            for reason, each in failed.items():
+                self._keeper.results.put(Unanswered(each, reason))
+
+    def _ask(self, questions: Sequence[Question]) -> dict[str, list[Question]]:
+        """Ask about all of these at once; return those that Kafka has not answered, by reason."""
+        failed: defaultdict[str, list[Question]] = defaultdict(list)
+        asked = []
+        for each in _ask_groups(self._settings, questions, self._quiet):
+            try:
+                each.ask_offsets(self._settings.consume_from)
+            except (KafkaException, TimeoutError) as error:
+                failed[str(error)].append(each.question)
+            else:
+                asked.append(each)
+        for each in asked:
+            opening, reasons = each.opening(self._settings.consume_from)
+            if opening.known:
+                self._keeper.ask(opening)
+            for part, reason in reasons.items():
+                failed[reason].append(Question(opening.topic, (part,), opening.ticket))
+        return failed
+
+
+def _ask_groups(
+    settings: ConsumerSettings, questions: Sequence[Question], quiet: QuietLog
+) -> list[_AskedTopic]:
+    """Ask what each topic is, and for the offsets of the group in it.
+
+    By a client for these questions only: one that is kept may lose its brokers (decision 91).
 
     Raises:
         KafkaException: Kafka is away, or refuses.
-        TimeoutError: It has not returned the id of the topic in time.
     """
-    metadata = consumer.list_topics(topic, timeout=REPLY_TIME)
-    everywhere = sorted(metadata.topics[topic].partitions)
-    places = [TopicPartition(topic, part) for part in sorted({*everywhere, *parts})]
-    committed = {
-        each.partition: each.offset
-        for each in _checked(consumer.committed(places, timeout=REPLY_TIME))
-        if each.offset >= 0
-    }
-    wanted = parts if committed else {*everywhere, *parts}
-    marks = {part: _marks(consumer, topic, part) for part in wanted}
-    known = {part: Known(*marks[part], committed.get(part)) for part in parts}
-    initial = committed or _initial(consumer, settings.consume_from, topic, marks)
-    return Opening(
-        topic,
-        f"{metadata.cluster_id}/{_kafka_id(settings, topic, quiet)}",
-        known,
-        initial,
-        "Kafka's offsets" if committed else str(settings.consume_from),
-        ticket,
-    )
-
-
-def _marks(consumer: Consumer, topic: str, part: int) -> tuple[int, int]:
-    marks = consumer.get_watermark_offsets(TopicPartition(topic, part), timeout=REPLY_TIME)
-    if marks is None:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-    return (marks[0], marks[1])
-
-
-def _initial(
-    consumer: Consumer, begins: ConsumeFrom, topic: str, marks: dict[int, tuple[int, int]]
-) -> dict[int, int]:
-    if begins.milliseconds is None:
-        return {part: low if begins.is_first else high for part, (low, high) in marks.items()}
-    asked = [TopicPartition(topic, part, begins.milliseconds) for part in marks]
-    found = _checked(consumer.offsets_for_times(asked, timeout=REPLY_TIME))
-    return {each.partition: each.offset if each.offset >= 0 else marks[each.partition][1] for each in found}
-
-
-def _kafka_id(settings: ConsumerSettings, topic: str, quiet: QuietLog) -> str:
-    """Ask for the id of a topic, by a client for this question: one that is kept may lose its brokers (decision 91)."""
     config = {name: value for name, value in settings.kafka.items() if name.startswith(_CONNECTING)}
     admin = AdminClient(config, logger=quiet)
-    described = admin.describe_topics(TopicCollection([topic]))[topic].result(REPLY_TIME)
-    return str(described.topic_id)
+    topics = sorted({each.topic for each in questions})
+    described = admin.describe_topics(TopicCollection(topics), request_timeout=REPLY_TIME)
+    cluster = admin.list_topics(topics[0], timeout=REPLY_TIME).cluster_id
+    return [_AskedTopic(admin, settings.group, each, cluster, described[each.topic]) for each in questions]
 
 
-def _checked(found: list[TopicPartition]) -> list[TopicPartition]:
-    """Return what Kafka said of partitions, if it said something of each: a missing offset is not an error."""
-    for each in found:
-        if each.error is not None:
-            raise KafkaException(each.error)
-    return found
+class _AskedTopic:
+    """What was asked about the partitions of one question."""
+
+    def __init__(
+        self, admin: AdminClient, group: str, question: Question, cluster: str | None, described: Future[Any]
+    ) -> None:
+        self.question = question
+        self._admin, self._group, self._cluster, self._described = admin, group, cluster, described
+        self._kafka_id = ""
+        self._committed: dict[int, int] = {}
+        self._parts: set[int] = set()
+        """Whose ends were asked for: of all partitions, if the group has no offset in the topic."""
+        self._lows: _Asked = {}
+        self._highs: _Asked = {}
+        self._times: _Asked = {}
+
+    def ask_offsets(self, begins: ConsumeFrom) -> None:
+        """Receive the group's offsets, and ask for those of the log, where a partition has a leader.
+
+        Raises:
+            KafkaException, TimeoutError: Nothing is known of the topic, or of the group.
+        """
+        topic = self._described.result(REPLY_TIME)
+        self._kafka_id = str(topic.topic_id)
+        leads = {each.id for each in topic.partitions if each.leader is not None}
+        everywhere = {each.id for each in topic.partitions} | {*self.question.parts}
+        self._committed = self._received_committed(everywhere)
+        self._parts = {*self.question.parts} if self._committed else everywhere
+        asked = self._parts & leads
+        self._lows = self._offsets(asked, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        self._highs = self._offsets(asked, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        if begins.milliseconds is not None and not self._committed:
+            self._times = self._offsets(asked, OffsetSpec.for_timestamp(begins.milliseconds))
+
+    def _received_committed(self, parts: Iterable[int]) -> dict[int, int]:
+        places = [TopicPartition(self.question.topic, part) for part in sorted(parts)]
+        request = [ConsumerGroupTopicPartitions(self._group, places)]
+        replies = self._admin.list_consumer_group_offsets(
+            request, require_stable=True, request_timeout=REPLY_TIME
+        )
+        found = replies[self._group].result(2 * REPLY_TIME).topic_partitions
+        for each in found:
+            if each.error is not None:
+                raise KafkaException(each.error)
+        return {each.partition: each.offset for each in found if each.offset >= 0}
+
+    def _offsets(self, parts: Iterable[int], spec: OffsetSpec) -> _Asked:
+        asked = {TopicPartition(self.question.topic, part): spec for part in parts}
+        if not asked:
+            return {}
+        replies = self._admin.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REPLY_TIME
+        )
+        return {each.partition: reply for each, reply in replies.items()}
+
+    def opening(self, begins: ConsumeFrom) -> tuple[Opening, dict[int, str]]:
+        """Return what is known, and why the partitions that are not part of it are not."""
+        marks: dict[int, tuple[int, int]] = {}
+        initial: dict[int, int] = {}
+        reasons: dict[int, str] = {}
+        for part in self._parts:
+            try:
+                low, high = _received(self._lows, part), _received(self._highs, part)
+                initial[part] = low if begins.is_first else high
+                if begins.milliseconds is not None and not self._committed:
+                    at = _received(self._times, part)
+                    initial[part] = high if at < 0 else at
+                marks[part] = (low, high)
+            except (KafkaException, TimeoutError) as error:
+                reasons[part] = str(error)
+        question = self.question
+        # Where the first one is the beginning, a partition without a position begins there, too.
+        is_known = begins.is_first or marks.keys() == self._parts
+        opening = Opening(
+            question.topic,
+            f"{self._cluster}/{self._kafka_id}",
+            {p: Known(*marks[p], self._committed.get(p)) for p in question.parts if p in marks},
+            self._committed or (initial if is_known else None),
+            "Kafka's offsets" if self._committed else str(begins),
+            question.ticket,
+        )
+        return opening, {part: reasons[part] for part in question.parts if part in reasons}
+
+
+def _received(asked: _Asked, part: int) -> int:
+    """Return an offset; -1: there is no record at or after that time.
+
+    Raises:
+        KafkaException, TimeoutError: Kafka has not stated it.
+    """
+    if part not in asked:
+        raise TimeoutError(NO_LEADER)
+    offset = int(asked[part].result(2 * REPLY_TIME).offset)
+    if offset < _NONE_AT_THAT_TIME:
+        raise TimeoutError(SILENT)
+    return offset

@@ -27,11 +27,12 @@ from outbox.inbox import membership
 from outbox.inbox.assignments import Assignments, StoredOffset
 from outbox.inbox.idle import IdleWatch
 from outbox.inbox.messages import Source
+from outbox.inbox.openings import Opened, Opening, Question, Restarted, Unanswered
 from outbox.inbox.repeats import Repeats
 from outbox.inbox.server import CurrentServer, Server, identify_server
 from outbox.inbox.sessions import limit_transactions
 from outbox.inbox.settings import ConsumerSettings
-from outbox.inbox.starts import Known, Start, decide_start
+from outbox.inbox.starts import decide_start
 from outbox.inbox.threads import FIRST_PAUSE, LAST_PAUSE, Connect
 from outbox.sessions import make_own
 from outbox.statements import Plan
@@ -43,41 +44,6 @@ RENEWAL = 10.0
 UPKEEP = 3600.0
 LIMIT = 15.0
 """Seconds after which PostgreSQL ends a transaction of the keeper, which holds the row of its group."""
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """Partitions of one topic that were assigned, with what Kafka knows of them."""
-
-    topic: str
-    kafka_id: str
-    known: dict[int, Known]
-    initial: dict[int, int]
-    """Where the group begins if PostgreSQL has no position of it in this topic: Kafka's offsets, if there are any.
-
-    They are stored for all partitions at once. From then on a partition without a position is one that is new, or whose
-    position was lost.
-    """
-    origin: str
-    """What `initial` is, in words."""
-    ticket: int
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """Where these partitions are read from."""
-
-    opening: Opening
-    source: Source
-    starts: dict[int, Start]
-    generations: dict[int, int]
-    server: int
-    """The number of the server that knew this; see `StoredOffset`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Restarted:
-    """Another server of PostgreSQL has taken over, and all partitions are closed: ask again where they begin."""
 
 
 class ServerChangedError(Exception):
@@ -126,8 +92,10 @@ class Keeper(threading.Thread):
         self._idle = IdleWatch(settings.group)
         self._pauses, self._repeats = Backoff(FIRST_PAUSE, LAST_PAUSE), Repeats()
         self._ticked, self._renewed, self._kept = 0.0, 0.0, -UPKEEP
-        self.results: queue.SimpleQueue[Opened | Restarted | list[StoredOffset]] = queue.SimpleQueue()
-        """For the thread that polls: opened partitions, and offsets that may be committed to Kafka now."""
+        self.results: queue.SimpleQueue[Opened | Unanswered | Restarted | list[StoredOffset]] = (
+            queue.SimpleQueue()
+        )
+        """For the thread that polls: what came of openings, and offsets that may be committed to Kafka now."""
         self.refusal: OutboxError | None = None
         """Why the member may not go on."""
         self.kept_at = monotonic()
@@ -280,10 +248,15 @@ class Keeper(threading.Thread):
             self._server.days.clear()  # an operator may have dropped one
             self._kept = monotonic()
 
-    def _open(self, opening: Opening) -> Opened:
+    def _open(self, opening: Opening) -> Opened | Unanswered:
         topic = self._run(membership.number_topic(opening.topic, opening.kafka_id))
         found = self._run(membership.positions(self.group, topic))
         if not found:
+            if opening.initial is None:
+                where = Question(opening.topic, tuple(opening.known), opening.ticket)
+                return Unanswered(
+                    [where], f"not all ends are known, and the group begins at {opening.origin}"
+                )
             log.info(
                 "group %s has no position in topic %s: it begins at %s, %s",
                 self._settings.group,

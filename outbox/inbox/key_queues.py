@@ -7,7 +7,11 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from outbox.backoff import Backoff
+
 T = TypeVar("T")
+FIRST_PAUSE, LAST_PAUSE = 0.5, 10.0
+"""Seconds for which a key waits that was postponed, once and many times in a row."""
 
 
 @dataclass(slots=True)
@@ -16,6 +20,8 @@ class _KeyQueue(Generic[T]):
 
     place: Hashable
     items: deque[T]
+    pauses: Backoff | None = None
+    """If it was postponed since it was released last."""
 
 
 class KeyQueues(Generic[T]):
@@ -35,6 +41,8 @@ class KeyQueues(Generic[T]):
         self._turns: deque[Hashable] = deque()
         """The places that have ready keys, in the order of their turns."""
         self._busy: set[Hashable] = set()
+        self._due: dict[Hashable, float] = {}
+        """When the work of keys that were postponed can be taken again."""
 
     def put(self, place: Hashable, key: Hashable, item: T) -> None:
         """Add work behind the other work of its key; a key belongs to one place."""
@@ -80,10 +88,27 @@ class KeyQueues(Generic[T]):
         self._busy.discard(key)
         queue = self._queues.get(key)
         if queue is not None and queue.items:
+            queue.pauses = None
             self._make_ready(queue.place, key)
             return True
         self._queues.pop(key, None)
         return False
+
+    def postpone(self, key: Hashable, now: float) -> None:
+        """Hold back the work of a key that is in the caller's hands for a pause, longer each time."""
+        queue = self._queues[key]
+        if not queue.items:
+            self.release(key)
+            return
+        self._busy.discard(key)
+        queue.pauses = queue.pauses or Backoff(FIRST_PAUSE, LAST_PAUSE)
+        self._due[key] = now + queue.pauses.next()
+
+    def wake(self, now: float) -> None:
+        """Let the work of keys whose pause has ended be taken."""
+        for key in [key for key, due in self._due.items() if due <= now]:
+            del self._due[key]
+            self._make_ready(self._queues[key].place, key)
 
     def forget(self, unwanted: Callable[[T], bool]) -> list[T]:
         """Remove and return the work that has not begun and fits."""
@@ -93,6 +118,7 @@ class KeyQueues(Generic[T]):
             queue.items = deque(item for item in queue.items if not unwanted(item))
             if not queue.items and key not in self._busy:
                 del self._queues[key]
+        self._due = {key: due for key, due in self._due.items() if key in self._queues}
         left = {
             place: deque(key for key in keys if key in self._queues) for place, keys in self._ready.items()
         }

@@ -35,6 +35,7 @@ from outbox.inbox.handling import Connection
 from outbox.inbox.messages import ConsumedMessage, Delivery, born_on, digest, headers_of_all, order_key
 from outbox.inbox.plans import milliseconds
 from outbox.inbox.results import ConsumeResult
+from outbox.inbox.sessions import LOCK_WAIT, locked_by_others
 from outbox.inbox.snapshots import require_new_snapshots
 from outbox.statements import ByteaArray, Plan, Statement, TextArray, array_text, load
 
@@ -121,7 +122,10 @@ class Intake(PushConsumer):
         return self._assignments.unasked() if isinstance(self._assignments, OnDemand) else []
 
     def _park(self, conn: Connection, messages: Sequence[ConsumedMessage]) -> ConsumeResult:
-        run(conn, park_received(self.group_id, messages, orderly=self.settings.orderly))
+        with (
+            locked_by_others()
+        ):  # such as by an application that acknowledges and stands still before it commits
+            run(conn, park_received(self.group_id, messages, orderly=self.settings.orderly))
         self._parked.set()
         return ConsumeResult.SUCCESS
 
@@ -136,6 +140,7 @@ def park_received(group: int, messages: Sequence[ConsumedMessage], *, orderly: b
         ByteaArray([order_key(each.key) if orderly else None for each in messages]),
     )
     if orderly:
+        yield Statement(SQL["wait_briefly"], (str(int(LOCK_WAIT * 1000)),))
         yield Statement(SQL["hold_all"], rows, answers=False)
     yield Statement(
         SQL["park_all"],

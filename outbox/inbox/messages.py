@@ -72,6 +72,18 @@ class ConsumedMessage:
         return tuple(text.split(wire.KEYS_JOINED_BY)) if text else ()
 
 
+@dataclass(slots=True)
+class Attempt:
+    """One run of a listener for a message that was delivered."""
+
+    xid: str
+    """Of the transaction that the listener was given."""
+    returned: bool = False
+    """Whether the listener returned SUCCESS inside that transaction: from here on its commit is the consumer's."""
+    ended: bool = False
+    """Whether the listener was seen to end the transaction; it may have done so unseen."""
+
+
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """A message with what the inbox needs to know of it."""
@@ -85,7 +97,13 @@ class Delivery:
     epoch: int = 0
     """The assignment of its partition that it came with."""
     failure: Failure | None = None
-    """Why its header filter could not decide: the message is parked, and no listener runs."""
+    """Why its header filter could not decide, or its listener failed: the message is parked, and no listener runs."""
+    attempt: Attempt | None = None
+    """The latest run of its listener, if it was given back after that."""
+    interruptions: int = 0
+    """How often in a row PostgreSQL ended its transaction, if it was given back after that."""
+    was_locked: bool = False
+    """Whether another session had its row or its key locked: it was given back, and is taken alone."""
 
 
 @dataclass(frozen=True, slots=True)

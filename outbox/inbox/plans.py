@@ -29,14 +29,13 @@ partition is dropped after its transaction has ended and was checked. See `outbo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.failures import Failure, reported
 from outbox.inbox.header_filters import UNDECIDED
-from outbox.inbox.messages import ConsumedMessage, Delivery, born_of, header_columns
+from outbox.inbox.messages import Attempt, ConsumedMessage, Delivery, born_of, header_columns
 from outbox.inbox.snapshots import require_new_snapshots
 from outbox.statements import ByteaArray, Plan, Statement, TextArray, load
 
@@ -66,18 +65,6 @@ class Taken(NamedTuple):
     """Whether rows of its day may have been dropped, so that a new row proves nothing: it must be parked as dead."""
 
 
-@dataclass(slots=True)
-class Attempt:
-    """One run of a listener for a message that was delivered."""
-
-    xid: str
-    """Of the transaction that the listener was given."""
-    returned: bool = False
-    """Whether the listener returned SUCCESS inside that transaction: from here on its commit is the consumer's."""
-    ended: bool = False
-    """Whether the listener was seen to end the transaction; it may have done so unseen."""
-
-
 class Parked(NamedTuple):
     """What became of a message that failed."""
 
@@ -99,9 +86,12 @@ class Retry(NamedTuple):
 
 
 def take(group: int, delivery: Delivery) -> Plan[Taken]:
-    """Insert the row of the inbox, lock the held key if there is one, and read the floor of the group."""
-    rows = yield Statement(SQL["take"], (*identity(group, delivery), delivery.order_key))
-    return Taken(*rows[0])
+    """Insert the row of the inbox, lock the held key if there is one, and read the floor of the group.
+
+    No listener may run in the transaction: its waits for locks are limited, see `sessions`.
+    """
+    rows = yield Statement(SQL["take"], (*identity(group, delivery), delivery.order_key, "false"))
+    return Taken(*rows[0][:4])
 
 
 def is_reused(group: int, delivery: Delivery) -> Plan[bool]:
@@ -153,8 +143,8 @@ def park(
         delays: the pauses before its retries.
         attempt: the run of the listener that failed, if it ran.
     """
-    rows = yield Statement(SQL["take"], (*identity(group, delivery), None))
-    taken = Taken(*rows[0])
+    rows = yield Statement(SQL["take"], (*identity(group, delivery), None, "false"))
+    taken = Taken(*rows[0][:4])
     if not taken.is_new:
         if (yield from is_reused(group, delivery)):
             return (yield from park_dead(group, delivery, reported(REUSED), attempts=0))
@@ -206,7 +196,7 @@ def next_due(group: int) -> Plan[Retry | None]:
     if not rows:
         return None
     yield Statement(SQL["before_retry"], answers=False)
-    return retry_of(rows[0])
+    return retry_of(rows[0][:-1])
 
 
 def take_back() -> Plan[None]:
@@ -306,6 +296,11 @@ def await_commits() -> Plan[None]:
 def apply_policies() -> Plan[None]:
     """Let the session see the rows of its own consumer groups, where its role or database sets `row_security = off`."""
     yield Statement(SQL["apply_policies"])
+
+
+def notice_dead_clients() -> Plan[None]:
+    """Let PostgreSQL end the session soon after the client's host has fallen silent."""
+    yield Statement(SQL["notice_dead_clients"])
 
 
 def identity(group: int, delivery: Delivery) -> tuple[str | bytes, ...]:

@@ -3,7 +3,8 @@
 Nothing else calls the client, because a seek or pause from another thread may lose fetched messages. Callbacks
 only note what happened and cannot raise: librdkafka would drop the messages that it is just handing over.
 
-A partition that is assigned is not read before PostgreSQL and Kafka were both asked where to begin. A partition
+A partition that is assigned is not read before PostgreSQL and Kafka were both asked where to begin. Other threads ask
+(see `openings`), so a broker that is away or silent delays its own partitions, and no fetch of others. A partition
 that is revoked is drained: what has not begun is forgotten, what runs is waited for, then its offset is stored
 in PostgreSQL, and then in Kafka. One that was lost is another member's already, so nothing is stored in Kafka
 for it.
@@ -21,14 +22,14 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from outbox.backoff import Backoff
 from outbox.errors import ConsumerFailedError
 from outbox.inbox.assignments import Assignments, StoredOffset, TopicPart
 from outbox.inbox.failures import Failure
 from outbox.inbox.header_filters import UndecidedError
-from outbox.inbox.kafka_offsets import REPLY_TIME, read_opening
-from outbox.inbox.keeper import Keeper, Opened, Opening, Restarted
+from outbox.inbox.kafka_offsets import REPLY_TIME, Asker
+from outbox.inbox.keeper import Keeper
 from outbox.inbox.messages import HeaderValue, RawRecord, identify, pairs_of
+from outbox.inbox.openings import Opened, Restarted, Unanswered, Waiting
 from outbox.inbox.plans import UNREADABLE_HEADERS
 from outbox.inbox.repeats import QuietLog, Repeats
 from outbox.inbox.settings import ConsumerSettings
@@ -38,7 +39,6 @@ log = logging.getLogger("outbox.inbox")
 POLL = 0.1
 BATCH = 500
 FLUSH = 10.0
-FIRST_PAUSE, LAST_PAUSE = 0.2, 10.0
 ASK_EVERY = 10.0
 """Seconds between two questions whether Kafka is back, while it is away."""
 RENEWAL = 30.0
@@ -53,13 +53,9 @@ class Poller:
         self._consumer = self._client()
         self._away_since: float | None = None
         """Since when the client has had no broker, unless partitions were assigned to it afterwards."""
-        self._assigned: dict[TopicPart, int] = {}
-        """Partitions that are assigned and not open yet, with the ticket of their assignment."""
-        self._asked: set[TopicPart] = set()
+        self._waiting, self._asker = Waiting(), Asker(settings, keeper)
         self._read: set[TopicPart] = set()
         """Partitions that librdkafka reads."""
-        self._ticket = 0
-        self._retry_at, self._pauses = 0.0, Backoff(FIRST_PAUSE, LAST_PAUSE)
         self._advanced = 0.0
         self._repeats = Repeats()
         self._stops = threading.Event()
@@ -83,6 +79,7 @@ class Poller:
             ConsumerFailedError: Kafka refuses this member for good.
         """
         self._subscribe()
+        self._asker.start()
         try:
             while not self._stops.is_set():
                 self.run_once()
@@ -93,7 +90,8 @@ class Poller:
         """Receive what the keeper has, fetch what Kafka has, and slow down where too much waits."""
         self.polled_at = monotonic()
         self._receive()
-        self._ask()
+        if questions := self._waiting.due(monotonic()):
+            self._asker.ask(questions)
         self._fetch()
         pause, resume = self._assignments.full()
         if pause:
@@ -135,7 +133,7 @@ class Poller:
     def _replace_client(self) -> None:
         """Replace a client that finds no broker any more; see decision 91. It has no partitions, so nothing is lost."""
         now, away = monotonic(), self._away_since
-        if away is None or now - away < RENEWAL or self._read or self._assigned:
+        if away is None or now - away < RENEWAL or self._read or self._waiting:
             return
         self._away_since = None
         try:
@@ -219,9 +217,9 @@ class Poller:
 
     def _ask_again(self, places: Iterable[TopicPart]) -> None:
         """Stop reading partitions that are closed, and open them again."""
-        places, ticket = list(places), self._next_ticket()
+        places = list(places)
         self._unassign(places)
-        self._assigned.update(dict.fromkeys(places, ticket))
+        self._waiting.add(places)
 
     def _advance(self) -> None:
         """Note what lies between messages, such as the ends of transactions: without it, lag never becomes 0."""
@@ -239,28 +237,6 @@ class Poller:
 
     # Opening --------------------------------------------------------------------------------------------------
 
-    def _ask(self) -> None:
-        """Find out what Kafka knows of partitions that were assigned, and ask the keeper to open them."""
-        waiting = [place for place in self._assigned if place not in self._asked]
-        if not waiting or monotonic() < self._retry_at:
-            return
-        try:
-            for topic in sorted({topic for topic, _ in waiting}):
-                parts = [part for name, part in waiting if name == topic]
-                self._keeper.ask(self._opening(topic, parts))
-                self._asked.update((topic, part) for part in parts)
-            self._pauses.reset()
-        except (KafkaException, TimeoutError) as error:
-            self._retry_at = monotonic() + self._pauses.next()
-            level = self._repeats.level("offsets")
-            log.log(
-                level, "Kafka does not return the offsets of group %s yet: %s", self._settings.group, error
-            )
-
-    def _opening(self, topic: str, parts: Sequence[int]) -> Opening:
-        ticket = self._assigned[(topic, parts[0])]
-        return read_opening(self._consumer, self._settings, topic, parts, ticket=ticket, quiet=QuietLog(log))
-
     def _receive(self) -> None:
         while True:
             try:
@@ -269,21 +245,34 @@ class Poller:
                 return
             if isinstance(result, Opened):
                 self._open(result)
+            elif isinstance(result, Unanswered):
+                self._postpone(result)
             elif isinstance(result, Restarted):
                 self._ask_again(self._read)
             else:
                 self._commit(result, asynchronous=True)
+
+    def _postpone(self, unanswered: Unanswered) -> None:
+        """Ask again later about partitions that cannot be opened now."""
+        now = monotonic()
+        for each in unanswered.questions:
+            self._waiting.postpone(each, now)
+        topics = frozenset(each.topic for each in unanswered.questions)
+        log.log(
+            self._repeats.level(topics),
+            "group %s cannot read %s yet: %s; asking again",
+            self._settings.group,
+            ", ".join(f"{each.topic}{list(each.parts)}" for each in unanswered.questions),
+            unanswered.reason,
+        )
 
     def _open(self, opened: Opened) -> None:
         topic = opened.opening.topic
         ready = []
         for part, start in opened.starts.items():
             place = (topic, part)
-            self._asked.discard(place)
-            if (
-                self._assigned.get(place) != opened.opening.ticket
-                or opened.server != self._assignments.server
-            ):
+            is_latest = self._waiting.answer(place, opened.opening.ticket)
+            if not is_latest or opened.server != self._assignments.server:
                 continue  # revoked, assigned once more, or on another server, meanwhile
             if start.gap is not None:
                 low, high = start.gap
@@ -298,14 +287,14 @@ class Poller:
                     else "not reading it",
                 )
                 if self._settings.on_gap == "stop":
-                    del self._assigned[place]
+                    self._waiting.remove(place)
                     continue
             epoch = self._assignments.open(
                 place, opened.source, start.offset, opened.generations[part], opened.server
             )
             if epoch is None:
                 continue  # another server took over: it is asked for again
-            del self._assigned[place]
+            self._waiting.remove(place)
             self._read.add(place)
             log.info("%s[%d] is read from offset %d: %s", *place, start.offset, start.reason)
             ready.append(TopicPartition(topic, part, start.offset))
@@ -331,10 +320,8 @@ class Poller:
 
     def _on_assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign([])  # nothing is read before the offsets are known
-        ticket, self._away_since = self._next_ticket(), None
-        for each in partitions:
-            self._assigned[(each.topic, each.partition)] = ticket
-        self._retry_at = 0.0
+        self._away_since = None
+        self._waiting.add((each.topic, each.partition) for each in partitions)
 
     def _on_revoke(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         self._give_away([(each.topic, each.partition) for each in partitions], in_kafka=True)
@@ -345,8 +332,7 @@ class Poller:
 
     def _give_away(self, places: Sequence[TopicPart], *, in_kafka: bool) -> None:
         for place in places:
-            self._assigned.pop(place, None)
-            self._asked.discard(place)
+            self._waiting.remove(place)
         opened = [place for place in places if place in self._read]
         offsets = self._assignments.close(opened, self._settings.drain)
         if self._keeper.flush(offsets, FLUSH) and in_kafka:
@@ -371,10 +357,6 @@ class Poller:
         except KafkaException as error:
             log.debug("Kafka stores no offsets now, PostgreSQL has them: %s", error)
 
-    def _next_ticket(self) -> int:
-        self._ticket += 1
-        return self._ticket
-
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal():
             self._fatal = error.str()
@@ -388,7 +370,7 @@ class Poller:
         offsets = self._assignments.close(None, self._settings.drain)
         if self._keeper.flush(offsets, FLUSH):
             self._commit(offsets, asynchronous=False)
-        self._assigned.clear()
+        self._asker.end()
         try:
             self._unassign(places)
         except KafkaException as error:

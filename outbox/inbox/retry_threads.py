@@ -121,7 +121,7 @@ class RetryThread(ListenerThread):
             if count < MOST_INTERRUPTIONS:
                 is_noted = self._run(lambda conn: try_later(conn, retry, FIRST_PAUSE * 2**count))
             elif is_noted := self._fail(retry, interrupted(error, MOST_INTERRUPTIONS)):
-                del counts[retry.id]
+                counts.pop(retry.id, None)  # another thread may have counted the same run
             if not is_noted:
                 return  # it has paused
         self._pause(error)

@@ -45,19 +45,19 @@ from outbox.inbox.plans import SQL, Taken
 Connection = psycopg.Connection[Any]
 _PREPARE_TAKE = f"PREPARE outbox_take AS {SQL['take']}"
 _BEGIN_AND_TAKE = (
-    "BEGIN ISOLATION LEVEL READ COMMITTED;EXECUTE outbox_take(%d,'%s','%s',%d,%d,%d,E'\\\\x%s',%s)"
+    "BEGIN ISOLATION LEVEL READ COMMITTED;EXECUTE outbox_take(%d,'%s','%s',%d,%d,%d,E'\\\\x%s',%s,true)"
 )
 _CHECK = SQL["require_same_transaction"]
 _COMMIT_AND_BEGIN = b"COMMIT AND CHAIN"
 """The next transaction has the isolation level of the one before, which `begin_and_take` has begun. Its `now()` is the
 time at which PostgreSQL began with this statement."""
-_TAKE_FORMATS = (*(Format.TEXT,) * 6, Format.BINARY, Format.BINARY)
+_TAKE_FORMATS = (*(Format.TEXT,) * 6, Format.BINARY, Format.BINARY, Format.TEXT)
 LONG_WAIT = 1.0
-"""Seconds that a transaction may have waited for a message before its listener runs in it."""
+"""Seconds that a transaction may have waited for the commit before it when its listener runs in it."""
 
 
 def begin_and_take(conn: Connection, group: int, delivery: Delivery) -> Taken:
-    """Begin a transaction, and take a message over in it, as `plans.take` does.
+    """Begin a transaction, and take a message over in it, as `plans.take` does; a listener may run in it then.
 
     Args:
         conn: a connection outside a transaction.
@@ -122,14 +122,15 @@ class SentTake:
         """Return what became of it; the connection is in the transaction of the message then.
 
         Returns:
-            None: it is to be taken again, and nothing of it is left. It waited too long for the row for a listener to
-                run in its transaction; or the listener before it has removed the prepared statement.
+            None: it is to be taken again, and nothing of it is left. Its row or its key is locked; or the commit before
+                it was so slow that its transaction is too old for a listener; or the listener before it has removed the
+                prepared statement.
 
         Raises:
             psycopg.Error: as of `plans.take`; the connection is to be closed.
         """
         taken = None
-        with suppress(psycopg.errors.InvalidSqlStatementName):
+        with suppress(psycopg.errors.InvalidSqlStatementName, psycopg.errors.LockNotAvailable):
             taken = _taken(_result(self.conn))
         _end_pipeline(self.conn)
         if taken is None or (taken.is_new and monotonic() - self._sent_at >= LONG_WAIT):
@@ -155,7 +156,12 @@ def commit_and_take(conn: Connection, xid: str, group: int, following: Delivery)
     """
     message, pgconn = following.message, conn.pgconn
     row = (message.message_id, following.born_on, following.topic_id, message.partition, message.offset)
-    values = [*(str(value).encode() for value in (group, *row)), following.digest, following.order_key]
+    values = [
+        *(str(value).encode() for value in (group, *row)),
+        following.digest,
+        following.order_key,
+        b"true",
+    ]
     sent_at = monotonic()
     pgconn.enter_pipeline_mode()
     pgconn.send_query_params(_CHECK.encode(), [xid.encode()])

@@ -3,17 +3,28 @@
 The keeper's session is ours alone, and has the settings of `outbox.sessions`. In a listener's session the statements of
 the application run, too: `search_path`, row level security, styles and time zone are as its database and role have
 them. Only time-outs that could end the session before the consumer's own limit are switched off.
+
+What the consumer itself waits for in a thread that others need is limited (`LOCK_WAIT`): a row of a message, or a held
+key, may be locked by a member that stands still. The limit holds for the session. The statement that takes a message
+over for a listener lifts it for the rest of the transaction.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+from psycopg.errors import LockNotAvailable
 
 from outbox import sessions
 from outbox.drivers.psycopg_sync import run
 from outbox.inbox import plans
+from outbox.inbox.failures import LockedError
+
+LOCK_WAIT = 0.25
+"""Seconds that a shared thread waits for a lock; then the message waits without it."""
 
 
 def use_read_committed(conn: psycopg.Connection[Any]) -> None:
@@ -22,8 +33,19 @@ def use_read_committed(conn: psycopg.Connection[Any]) -> None:
     conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
 
 
-def limit_transactions(conn: psycopg.Connection[Any], seconds: float) -> None:
+@contextmanager
+def locked_by_others() -> Iterator[None]:
+    """Raise `LockedError` where a wait for a lock was too long; the caller rolls back."""
+    try:
+        yield
+    except LockNotAvailable as error:
+        raise LockedError(" ".join(str(error).split())) from error
+
+
+def limit_transactions(conn: psycopg.Connection[Any], seconds: float, *, lock_wait: float = 0.0) -> None:
     """Let PostgreSQL end transactions of a connection that run longer, so that a stopped process holds no message.
+
+    A host that has fallen silent holds it for about ten seconds. `lock_wait` limits each wait for a lock; 0: no limit.
 
     It sees the rows of groups that are not bound to a role, and of those bound to one that its user is a member of.
 
@@ -35,9 +57,11 @@ def limit_transactions(conn: psycopg.Connection[Any], seconds: float) -> None:
     names = ["transaction_timeout"]
     if version < 170000:
         names = ["statement_timeout", "idle_in_transaction_session_timeout"]
-    limits = sessions.limits(version, **dict.fromkeys(names, int(seconds * 1000)))
+    lock_timeout = int(lock_wait * 1000)
+    limits = sessions.limits(version, lock_timeout=lock_timeout, **dict.fromkeys(names, int(seconds * 1000)))
     sessions.set_all(conn, sessions.statement(limits))
     use_read_committed(conn)
     run(conn, plans.apply_policies())
     run(conn, plans.await_commits())
+    run(conn, plans.notice_dead_clients())
     conn.commit()

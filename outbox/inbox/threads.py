@@ -1,9 +1,11 @@
 """The threads that run listeners, and the one for messages as they are delivered; `retry_threads` has the other.
 
-Each has one connection. If PostgreSQL is away, it keeps its message, pauses and tries again: no attempt is
-counted, and the order of the key is kept. A listener that runs past its time-out cannot be stopped from
-outside; its session at PostgreSQL is ended, its thread is given up, and another thread takes its place and
-parks the message.
+Each has one connection, and takes a message when it has it. If PostgreSQL ends a transaction, the thread keeps its
+message, pauses and tries again; if it cannot connect, it gives the message back in front of its key, because others
+may be connected. No attempt is counted, and the order of the key is kept. If another session has the row or the key of
+a message locked, such as that of a member that stands still, its key waits, and the thread takes one of another key. A
+listener that runs past its time-out cannot be stopped from outside; its session at PostgreSQL is ended, its thread is
+given up, and another thread takes its place and parks the message.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import monotonic
 
@@ -25,6 +28,8 @@ from outbox.inbox.assignments import Assignments
 from outbox.inbox.failures import (
     Failure,
     InterruptedListenerError,
+    LockedError,
+    UnconnectedError,
     interrupted,
     is_infrastructure,
     reported,
@@ -38,12 +43,12 @@ from outbox.inbox.handling import (
     handle,
     park,
 )
-from outbox.inbox.messages import Delivery
-from outbox.inbox.plans import Attempt, Taken
+from outbox.inbox.messages import Attempt, Delivery
 from outbox.inbox.repeats import Repeats
 from outbox.inbox.round_trips import check_and_commit
 from outbox.inbox.server import CurrentServer, Server
-from outbox.inbox.sessions import limit_transactions
+from outbox.inbox.sessions import LOCK_WAIT, limit_transactions, locked_by_others
+from outbox.inbox.work import Work
 
 Connect = Callable[[], Connection]
 log = logging.getLogger("outbox.inbox")
@@ -67,23 +72,6 @@ class Running:
     backend: int
     server: Server | None
     """The server that the session is at."""
-
-
-@dataclass(slots=True)
-class Work:
-    """A message in the hands of a thread, with the latest attempt to apply it.
-
-    If the thread is given up or ends by itself, the next one gets all of it: a listener whose failure is known does not
-    run again before that is parked.
-    """
-
-    key: Hashable
-    delivery: Delivery
-    attempt: Attempt | None = None
-    failure: Failure | None = None
-    """Why the message is parked; None: its listener has not failed, and runs."""
-    taken: tuple[Connection, Taken] | None = None
-    """Whether it was taken over ahead of its turn, in the transaction that this connection is in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +144,7 @@ class ListenerThread(threading.Thread):
         if self._conn is None or self._conn.closed or self._conn.broken:
             conn = self._connect()
             try:
-                limit_transactions(conn, self._timeout + MARGIN)
+                limit_transactions(conn, self._timeout + MARGIN, lock_wait=LOCK_WAIT)
                 self._conn_server = self._server.require(conn)
             except BaseException:
                 conn.close()
@@ -211,14 +199,44 @@ class DeliveryThread(ListenerThread):
         if self.left is not None:
             self.current, self.left = self.left, None
             self._work_on(self.current)
-        elif taken := self._work.take(IDLE):
-            self.current = Work(*taken)
+        elif self._is_connected() and (taken := self._work.take(IDLE)):
+            self.current = Work.of(*taken)
             self._work_on(self.current)
 
+    def _is_connected(self) -> bool:
+        """Return whether the thread may take a message: it has a connection, or has made one because a message waits.
+
+        There may be fewer connections than threads. What a thread without one had taken would wait, while others idle.
+        """
+        if self._conn is not None:
+            return True
+        if not self._work.wait(IDLE):
+            return False
+        try:
+            self._connected()
+        except UnconnectedError as error:
+            self._work.pass_on()
+            self._pause_unconnected(error)
+            return False
+        return True
+
+    def _connected(self) -> Connection:
+        try:
+            return self._connection()
+        except Exception as error:
+            raise UnconnectedError from error
+
+    def _pause_unconnected(self, error: UnconnectedError) -> None:
+        cause = error.__cause__
+        assert isinstance(cause, Exception)  # noqa: S101  (`_connected` has caught it)
+        if not is_infrastructure(cause):
+            level = self._repeats.level("unconnected", logging.ERROR)
+            log.log(level, "a connection cannot be made", exc_info=cause)
+        self._pause(cause)
+
     def _work_on(self, work: Work) -> None:
-        delivery, done, interruptions = work.delivery, False, 0
+        delivery, done = work.delivery, False
         handled: Handled | None = None
-        work.failure = work.failure or delivery.failure
         while not done and self._work.is_current(delivery):
             try:
                 handled = self._try(work)
@@ -228,15 +246,25 @@ class DeliveryThread(ListenerThread):
                 if not self._settle():
                     return
                 work.failure = failed.failure
+            except LockedError as error:
+                if self._settle():
+                    self._postpone(work, error)
+                    self.current = None
+                return
+            except UnconnectedError as error:
+                if self._settle():
+                    self._return(work)
+                    self._pause_unconnected(error)
+                return
             except Exception as error:  # noqa: BLE001  (it is logged; whatever it is, the message is still here)
                 if not self._settle():
                     return
                 if not is_infrastructure(error):
                     self._report(error, work)
-                interruptions += 1
+                work.interruptions += 1
                 if self._ends.is_set():
                     break
-                if interruptions < MOST_INTERRUPTIONS or work.failure is not None or not self._is_up():
+                if work.interruptions < MOST_INTERRUPTIONS or work.failure is not None or not self._is_up():
                     self._pause(error)
                 else:
                     work.failure = interrupted(error, MOST_INTERRUPTIONS)
@@ -247,6 +275,27 @@ class DeliveryThread(ListenerThread):
                 self._park_followers(work.key)
             self._work.finish(work.key, delivery, done=done)
             self.current = None
+
+    def _return(self, work: Work) -> None:
+        """Give back all that is in the hands of the thread."""
+        self._work.give_back(work.key, work.left())
+        self.current = None
+
+    def _postpone(self, work: Work, error: LockedError) -> None:
+        """Give back a message that others have locked: its key waits, and this thread goes on with others."""
+        if self._conn is not None:
+            with suppress(psycopg.Error):  # of a connection that was lost
+                self._conn.rollback()
+        message = work.delivery.message
+        log.log(
+            self._repeats.level("locked", logging.INFO),
+            "%s of %s[%d] is locked by another session; its key waits: %s",
+            message.message_id,
+            message.topic,
+            message.partition,
+            error,
+        )
+        self._work.postpone(work.key, work.left(was_locked=True))
 
     def _park_followers(self, key: Hashable) -> None:
         """Park what waits behind a message that was parked, many in one transaction; what fails is handled alone."""
@@ -271,13 +320,14 @@ class DeliveryThread(ListenerThread):
         """Handle a message; None: its partition was given away meanwhile."""
         if work.failure is not None and work.taken is not None:
             self._drop_connection()  # parking would find the row, and commit it without an effect
-        conn, delivery, failure = self._connection(), work.delivery, work.failure
+        conn, delivery, failure = self._connected(), work.delivery, work.failure
         if not self._work.is_current(delivery):
             return None  # the connection may be new, and lead to a server that lacks earlier messages
         taken = work.taken[1] if work.taken and work.taken[0] is conn else None
         work.taken = None
         if taken is None and delivery.born_on not in self._server.days:
-            run(conn, membership.ensure_partition(str(delivery.born_on)))
+            with locked_by_others():
+                run(conn, membership.ensure_partition(str(delivery.born_on)))
             conn.commit()
             self._server.days.add(delivery.born_on)
 

@@ -3,7 +3,8 @@
 
 -- name: take
 -- Takes a message over: $1 group, $2 message id, $3 day of birth, $4 topic, $5 partition, $6 offset, $7 digest,
--- $8 order key. Waits for a transaction that has inserted the same row and has not ended. Returns the transaction, whether
+-- $8 order key, $9 whether a listener runs in the transaction: it has no limit of its waits then, see outbox/inbox/sessions.py.
+-- Waits for a transaction that has inserted the same row and has not ended. Returns the transaction, whether
 -- the row was inserted, and whether the key is held; its row is then locked, so that it is not released meanwhile. The held
 -- key is read only after the row was inserted: the order of locks is the same in all transactions. The last column: the row
 -- proves nothing, because the group's rows of that day may have been dropped before. The day 1970-01-01 is in the DEFAULT
@@ -21,24 +22,31 @@ WITH taken AS (
 )
 SELECT pg_catalog.pg_current_xact_id()::text, EXISTS (SELECT FROM taken), EXISTS (SELECT FROM held),
     EXISTS (SELECT FROM outbox.inbox_floor f
-            WHERE f.group_id = $1::integer AND f.born_before > $3::date AND $3::date <> '1970-01-01');
+            WHERE f.group_id = $1::integer AND f.born_before > $3::date AND $3::date <> '1970-01-01'),
+    CASE WHEN $9::boolean THEN pg_catalog.set_config('lock_timeout', '0', true) END;
 
 -- name: take_batch
 -- Takes messages of a group ($1) over: $2 message ids, $3 days of birth, $4 topics, $5 partitions, $6 offsets, $7 digests, all
--- sorted by id and day, no id twice. The rows are inserted in this order, so two batches that have messages in common do not
+-- sorted by id and day, no id twice; $8 as $9 of `take`, for which the rows are sorted: PostgreSQL sets it behind the last one. The rows are inserted in this order, so two batches that have messages in common do not
 -- deadlock: one of them waits at the first of these. One that `take` would find too old is left out: it is handled alone.
 -- Returns the rows that were inserted, with the transaction.
-INSERT INTO outbox.inbox (group_id, message_id, born_on, topic_id, part, off, digest)
-SELECT $1::integer, m.message_id, m.born_on, m.topic_id, m.part, m.off, m.digest
-FROM unnest($2::uuid[], $3::date[], $4::integer[], $5::integer[], $6::bigint[], $7::bytea[])
-    WITH ORDINALITY m (message_id, born_on, topic_id, part, off, digest, place)
-WHERE NOT EXISTS (
-    SELECT FROM outbox.inbox_floor f
-    WHERE f.group_id = $1::integer AND f.born_before > m.born_on AND m.born_on <> '1970-01-01'
+WITH taken AS (
+    INSERT INTO outbox.inbox (group_id, message_id, born_on, topic_id, part, off, digest)
+    SELECT $1::integer, m.message_id, m.born_on, m.topic_id, m.part, m.off, m.digest
+    FROM unnest($2::uuid[], $3::date[], $4::integer[], $5::integer[], $6::bigint[], $7::bytea[])
+        WITH ORDINALITY m (message_id, born_on, topic_id, part, off, digest, place)
+    WHERE NOT EXISTS (
+        SELECT FROM outbox.inbox_floor f
+        WHERE f.group_id = $1::integer AND f.born_before > m.born_on AND m.born_on <> '1970-01-01'
+    )
+    ORDER BY m.place
+    ON CONFLICT DO NOTHING
+    RETURNING message_id, born_on
 )
-ORDER BY m.place
-ON CONFLICT DO NOTHING
-RETURNING message_id, born_on, pg_catalog.pg_current_xact_id()::text;
+SELECT t.message_id, t.born_on, pg_catalog.pg_current_xact_id()::text,
+    CASE WHEN $8::boolean THEN pg_catalog.set_config('lock_timeout', '0', true) END
+FROM taken t
+ORDER BY t.message_id, t.born_on;
 
 -- name: known_batch
 -- Which messages that were refused (by their places from 1; $1 group, $2 ids, $3 days of birth, $4 digests) have a row of the
@@ -113,7 +121,7 @@ SELECT CASE WHEN $1::xid8 < pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_sn
 -- Locks and returns the retry of a group that has been due for the longest time, unless others have all of them. Of an order
 -- key only the first message is a retry, so SKIP LOCKED cannot hand out the second one. The row is dead from here on until
 -- this transaction deletes it or is rolled back: a listener that commits by itself commits a dead letter ($2 fingerprint).
--- statement_timestamp is stable, so the index ends the search at the first row that is not due.
+-- The listener's waits for locks have no limit. statement_timestamp is stable, so the index ends the search at the first row that is not due.
 WITH due AS MATERIALIZED (
     SELECT p.id FROM outbox.inbox_parked p
     WHERE p.group_id = $1::integer AND p.state = 'retry' AND p.due_at <= pg_catalog.statement_timestamp()
@@ -128,7 +136,7 @@ FROM due, outbox.inbox_topic t
 WHERE p.id = due.id AND t.id = p.topic_id
 RETURNING p.id, p.message_id, p.born_on, p.topic_id, t.name, p.part, p.off, p.digest, p.order_key, p.key, p.body,
     p.header_names, p.header_values, (extract(epoch FROM p.published_at) * 1000::numeric)::bigint, p.attempts - 1,
-    pg_catalog.pg_current_xact_id()::text, p.undecided;
+    pg_catalog.pg_current_xact_id()::text, p.undecided, pg_catalog.set_config('lock_timeout', '0', true);
 
 -- name: before_retry
 -- What the listener of a retry writes is taken back to here, without a moment in which the row is due and unlocked.
@@ -221,6 +229,14 @@ SELECT outbox.require_transaction($1::xid8) WHERE pg_catalog.pg_current_xact_id_
 -- Lets the policies of outbox choose the rows of this session, whatever its role or database sets: with row_security = off each
 -- statement of a consumer would be an error. A member whose group is hidden by them is refused when it registers.
 SELECT pg_catalog.set_config('row_security', 'on', false) WHERE pg_catalog.current_setting('row_security') = 'off';
+
+-- name: notice_dead_clients
+-- Ends the session about ten seconds after the client's host has fallen silent, so that its rows are free: the system probes an idle
+-- connection, and PostgreSQL looks at it while a statement runs. PostgreSQL on Windows cannot look.
+SELECT pg_catalog.set_config('tcp_keepalives_idle', '4', false), pg_catalog.set_config('tcp_keepalives_interval', '2', false),
+    pg_catalog.set_config('tcp_keepalives_count', '3', false),
+    CASE WHEN pg_catalog.lower(pg_catalog.version()) NOT LIKE ALL (ARRAY['%visual c%', '%windows%', '%mingw%'])
+         THEN pg_catalog.set_config('client_connection_check_interval', '2000', false) END;
 
 -- name: await_commits
 -- Lets commits of this session return only when they are on disk. What waits for standbys, too, stays as it is.

@@ -12,6 +12,10 @@ WHERE m.order_key IS NOT NULL
 ORDER BY i.topic_id, m.order_key
 ON CONFLICT (group_id, topic_id, order_key) DO UPDATE SET since = inbox_held_key.since;
 
+-- name: wait_briefly
+-- Limits waits for locks until the transaction ends, to $1 milliseconds.
+SELECT pg_catalog.set_config('lock_timeout', $1::text, true);
+
 -- name: park_all
 -- Parks messages of a group ($1) whose rows of the inbox are this transaction's and whose keys it holds: $2 message ids, $3 days of
 -- birth, $4 order keys, $5 digests, $6 keys, $7 bodies, $8 times in milliseconds; $9 and $10 are the names and values of all

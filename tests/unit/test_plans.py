@@ -77,9 +77,12 @@ EXEMPT: dict[str, dict[str, str]] = {
     "outbox/sql/inbox.sql": {
         **dict.fromkeys(["park", "park_followers"], INSERTS),
         **dict.fromkeys(["require_transaction", "require_same_transaction", "is_committed"], NO_TABLE),
-        **dict.fromkeys(["before_retry", "take_back", "await_commits", "apply_policies"], NO_TABLE),
+        **dict.fromkeys(
+            ["before_retry", "take_back", "await_commits", "apply_policies", "notice_dead_clients"], NO_TABLE
+        ),
     },
-    "outbox/sql/inbox_leases.sql": dict.fromkeys(
+    "outbox/sql/inbox_leases.sql": {"wait_briefly": NO_TABLE}
+    | dict.fromkeys(
         ["hold_all", "park_all"], "inserts; reads rows of this transaction by their primary keys"
     ),
     "outbox/sql/inbox_groups.sql": {

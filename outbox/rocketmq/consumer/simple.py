@@ -43,7 +43,8 @@ log = logging.getLogger("outbox.inbox")
 MOST_MESSAGES = 1000
 LONGEST_LEASE = 12 * 3600.0
 """RocketMQ's longest invisible duration."""
-LIMIT = 15.0
+LIMIT, LOCK_WAIT = 15.0, 1.0
+"""Seconds for a transaction of the connection that all callers share, and for one lock."""
 POLL_S = 0.2
 FEED_S = 1.0
 """Between two checks whether other members lack what this one has read."""
@@ -181,6 +182,7 @@ class SimpleConsumer:
         Raises:
             IsolationLevelError: The transaction is REPEATABLE READ or SERIALIZABLE. Nothing was written; roll back.
             InvalidReceiptError: It was acknowledged, or received again meanwhile; roll its effect back.
+            psycopg.errors.LockNotAvailable: Another session has it locked, and no connection was given.
         """
         plan = acknowledge(view.lease)
         self._require(view, self._run(plan) if connection is None else run(connection, plan))
@@ -226,7 +228,7 @@ class SimpleConsumer:
             try:
                 if self._conn is None:
                     self._conn = self._connect()
-                    limit_transactions(self._conn, LIMIT)
+                    limit_transactions(self._conn, LIMIT, lock_wait=LOCK_WAIT)
                 with self._conn.transaction():
                     return work(self._conn)
             except psycopg.Error:

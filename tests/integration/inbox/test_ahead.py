@@ -15,11 +15,11 @@ import pytest
 from psycopg import Capabilities
 from psycopg.pq import PipelineStatus, TransactionStatus
 
-from outbox.inbox import ConsumedMessage, ConsumeResult, ahead_threads, round_trips
+from outbox.inbox import ConsumedMessage, ConsumeResult, ahead_threads, round_trips, threads
 from outbox.inbox.failures import Failure
 from outbox.inbox.plans import COMMITTED
 from outbox.inbox.round_trips import begin_and_take, commit_and_take
-from outbox.inbox.threads import Work
+from outbox.inbox.work import Work
 from tests.support.ahead_stage import SOURCE, TOPIC, Stage
 from tests.support.inbox_stage import Connection, InboxStage, apply
 from tests.support.locks import see_blocked
@@ -199,7 +199,10 @@ def test_a_refused_commit_gives_the_next_message_back(stage: Stage) -> None:
 
 
 @pytest.mark.feature("S-90", "S-92")
-def test_a_locked_row_does_not_delay_the_message_before(stage: Stage) -> None:
+def test_a_locked_row_does_not_delay_the_message_before(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "LOCK_WAIT", 60.0)
     stage.add(0, 1)
     with psycopg.connect(stage.inbox.dsn) as zombie, ThreadPoolExecutor(1) as pool:
         taken = stage.work.take(0), stage.work.take(0)
@@ -218,6 +221,32 @@ def test_a_locked_row_does_not_delay_the_message_before(stage: Stage) -> None:
             zombie.rollback()
         step.result(60)
     assert stage.inbox.applied("body") == ["0", "1"]
+
+
+@pytest.mark.feature("S-90", "S-92")
+def test_a_row_that_stays_locked_is_given_back_and_its_connection_kept(stage: Stage) -> None:
+    stage.add(0, 1)
+    with psycopg.connect(stage.inbox.dsn) as zombie:
+        taken = stage.work.take(0), stage.work.take(0)
+        assert taken[0] is not None
+        assert taken[1] is not None
+        begin_and_take(zombie, 1, taken[1][1])
+        for key, delivery in taken:  # type: ignore[misc]
+            stage.work.give_back(key, delivery)
+        thread = stage.thread()
+        thread.run_once()
+        assert (stage.inbox.applied("body"), stage.running(), stage.offset) == (["0"], 0, 1)
+        assert thread._conn is stage.conn
+        assert stage.work.take(0) is None, "its key waits"
+        zombie.rollback()
+        stage.add(2)
+
+        def are_applied() -> bool:
+            thread.run_once()
+            return stage.offset == 3
+
+        wait_until(are_applied, "both are applied", seconds=20)
+    assert stage.inbox.applied("body") == ["0", "2", "1"]
 
 
 @pytest.mark.feature("S-90", "S-94")

@@ -18,10 +18,10 @@ IDS = [UUID(int=number) for number in range(MANY)]
 DAYS = ["2026-11-01"] * MANY
 IDENTITY = ("integer", "uuid", "date", "integer", "integer", "bigint", "bytea")
 STATEMENTS: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
-    "take": ((*IDENTITY, "bytea"), (1, ID, "2026-11-01", 1, 0, 7, b"d", b"k")),
+    "take": ((*IDENTITY, "bytea", "boolean"), (1, ID, "2026-11-01", 1, 0, 7, b"d", b"k", True)),
     "take_batch": (
-        ("integer", "uuid[]", "date[]", "integer[]", "integer[]", "bigint[]", "bytea[]"),
-        (1, IDS, DAYS, [1] * MANY, [0] * MANY, [*range(MANY)], [b"d"] * MANY),
+        ("integer", "uuid[]", "date[]", "integer[]", "integer[]", "bigint[]", "bytea[]", "boolean"),
+        (1, IDS, DAYS, [1] * MANY, [0] * MANY, [*range(MANY)], [b"d"] * MANY, True),
     ),
     "known_batch": (("integer", "uuid[]", "date[]", "bytea[]"), (1, IDS, DAYS, [b"d"] * MANY)),
     "held_keys": (

@@ -111,4 +111,6 @@ def test_an_interrupted_retry_counts_as_failed_after_five_runs_of_all_threads(
     inbox.produce_numbered(topic, 1)
     with inbox.consumer(topic, ends_its_session, retry_workers=4, delays=DelaySchedule.of([0])):
         wait_until(lambda: inbox.count("outbox.inbox_parked", "state = 'dead'"), "it is dead")
-    assert runs == {0: 1, 1: threads.MOST_INTERRUPTIONS}
+    # A lost connection makes it due at once: each of the other threads may have begun with it by then.
+    assert 0 <= runs.pop(1) - threads.MOST_INTERRUPTIONS < 4
+    assert runs == {0: 1}

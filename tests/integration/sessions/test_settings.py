@@ -76,13 +76,17 @@ def test_a_listeners_session_is_as_its_role_has_it_but_for_limits_and_encoding(
 
     opened = sessions.connect_for_listeners(database, "c") if given == "a DSN" else called()
     with opened as conn:
-        limit_transactions(conn, 30)
+        limit_transactions(conn, 30, lock_wait=2.0)
         version = conn.info.server_version
         names = ["transaction_timeout"]
         if version < 170_000:
             names = ["statement_timeout", "idle_in_transaction_session_timeout"]
-        wanted = sessions.limits(version, **dict.fromkeys(names, 30_000))
+        wanted = sessions.limits(version, lock_timeout=2000, **dict.fromkeys(names, 30_000))
         assert {name: _milliseconds(text) for name, text in _settings(conn, wanted).items()} == wanted
+        assert conn.execute("SHOW client_connection_check_interval").fetchone() == ("2s",)
+        if conn.info.hostaddr:  # not by a local socket
+            probes = [f"tcp_keepalives_{name}" for name in ("idle", "interval", "count")]
+            assert list(_settings(conn, probes).values()) == ["4", "2", "3"]
         assert conn.execute("SHOW search_path").fetchone() == ("public,pg_catalog",)
         assert conn.execute("SHOW client_encoding").fetchone() == ("UTF8",)
         assert conn.execute("SHOW transaction_isolation").fetchone() == ("read committed",)

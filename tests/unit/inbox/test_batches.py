@@ -7,6 +7,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from time import monotonic
 from uuid import UUID
@@ -196,6 +197,13 @@ def test_a_batch_without_order_takes_as_many_as_it_may() -> None:
         work.add(delivery(number, b"k"))
     assert [numbers(work.take_batch(3, 60, 60)) for _ in range(2)] == [[0, 1, 2], [3, 4, 5]]
     assert numbers(work.take_batch(3, 0, 60)) == [6]
+
+
+def test_a_batch_has_at_most_one_message_that_was_locked() -> None:
+    work = opened(orderly=False)
+    for number in range(6):
+        work.add(replace(delivery(number), was_locked=number < 3))
+    assert [numbers(work.take_batch(10, 0, 0)) for _ in range(4)] == [[0], [1], [2], [3, 4, 5]]
 
 
 def test_a_batch_waits_for_more_messages_and_takes_none_meanwhile() -> None:
