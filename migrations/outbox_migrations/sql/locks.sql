@@ -32,6 +32,8 @@ BEGIN
                 FROM unnest(alone) WITH ORDINALITY AS t (name, nr)
                 WHERE to_regclass('outbox.' || t.name) IS NOT NULL
                 UNION ALL
+                SELECT to_regclass('outbox.lane'), 'SHARE ROW EXCLUSIVE', 99 WHERE to_regclass('outbox.lane') IS NOT NULL
+                UNION ALL
                 SELECT t.relid, 'SHARE ROW EXCLUSIVE', 100 + t.level
                 FROM pg_partition_tree(to_regclass('outbox.message')) t
                 ORDER BY nr

@@ -61,10 +61,10 @@ class Periodic:
         self._running: set[psycopg.Connection[Any]] = set()
         self._lock = threading.Lock()
         self._defect: Exception | None = None
-        self._tasks = tasks
         self._next: dict[Task, Watch] = {}
         self._threads: dict[Task, threading.Thread] = {}
-        self._run_and_go_on = inheriting(self._run_once)
+        # One for each: two threads cannot be in the same context.
+        self._runs = {task: inheriting(partial(self._run_once, task)) for task in tasks}
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -79,7 +79,7 @@ class Periodic:
 
     def start(self) -> None:
         """Begin; each task is run when its first pause is over."""
-        for task in self._tasks:
+        for task in self._runs:
             self._run_in(task, min(task.first, task.every))
 
     def stop(self) -> None:
@@ -115,9 +115,7 @@ class Periodic:
             CLOCK.end(watch)
 
     def _begin(self, task: Task) -> None:
-        thread = threading.Thread(
-            target=self._run_and_go_on, args=(task,), name=task.work.__name__, daemon=True
-        )
+        thread = threading.Thread(target=self._runs[task], name=task.work.__name__, daemon=True)
         with self._lock:
             if self._stopping.is_set():
                 return

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from outbox_relay.operations.relays import Drain, everything
+from outbox_relay.publisher.lease import VERSION
 from tests.support.kafka_records import compare, read_topic
 from tests.support.lanes import take
 from tests.support.locks import holding
@@ -58,7 +59,7 @@ def test_relays_are_listed_with_lanes_version_and_lease(database: str, conn: Con
         assert [line.split()[:2] for line in out[1:]] == [["db7:1:a", "publishes"], ["db8:2:b", "stands"]]
         assert "0, 1, 2, 3" in out[1]
         first, second = listed(database)
-    assert (first["epoch"], first["version"], first["lanes"]) == (1, 1, LOW)
+    assert (first["epoch"], first["version"], first["lanes"]) == (1, VERSION, LOW)
     assert 50 < first["lease_seconds"] <= 60
     assert (second["condition"], second["is_draining"]) == ("stands by", False)
     wait_until(lambda: listed(database)[0]["condition"] == "session gone", "its session is gone")
