@@ -41,7 +41,7 @@ _Asked = Mapping[int, Future[Any]]
 _CONNECTING = ("bootstrap.servers", "security.", "sasl.", "ssl.")
 
 
-class Asker(threading.Thread):
+class OpeningThread(threading.Thread):
     """Asks Kafka, and hands what it replies to the keeper; the thread that polls gets the rest back."""
 
     def __init__(self, settings: ConsumerSettings, keeper: Keeper) -> None:

@@ -26,7 +26,7 @@ from outbox.errors import ConsumerFailedError
 from outbox.inbox.assignments import Assignments, StoredOffset, TopicPart
 from outbox.inbox.failures import Failure
 from outbox.inbox.header_filters import UndecidedError
-from outbox.inbox.kafka_offsets import REPLY_TIME, Asker
+from outbox.inbox.kafka_offsets import REPLY_TIME, OpeningThread
 from outbox.inbox.keeper import Keeper
 from outbox.inbox.messages import HeaderValue, RawRecord, identify, pairs_of
 from outbox.inbox.openings import Opened, Restarted, Unanswered, Waiting
@@ -53,7 +53,7 @@ class Poller:
         self._consumer = self._client()
         self._away_since: float | None = None
         """Since when the client has had no broker, unless partitions were assigned to it afterwards."""
-        self._waiting, self._asker = Waiting(), Asker(settings, keeper)
+        self._waiting, self._asker = Waiting(), OpeningThread(settings, keeper)
         self._read: set[TopicPart] = set()
         """Partitions that librdkafka reads."""
         self._advanced = 0.0

@@ -43,7 +43,7 @@ log = logging.getLogger("outbox.inbox")
 MOST_MESSAGES = 1000
 LONGEST_LEASE = 12 * 3600.0
 """RocketMQ's longest invisible duration."""
-LIMIT, LOCK_WAIT = 15.0, 1.0
+LIMIT, INTAKE_LOCK_WAIT = 15.0, 1.0
 """Seconds for a transaction of the connection that all callers share, and for one lock."""
 POLL_S = 0.2
 FEED_S = 1.0
@@ -228,7 +228,7 @@ class SimpleConsumer:
             try:
                 if self._conn is None:
                     self._conn = self._connect()
-                    limit_transactions(self._conn, LIMIT, lock_wait=LOCK_WAIT)
+                    limit_transactions(self._conn, LIMIT, lock_wait=INTAKE_LOCK_WAIT)
                 with self._conn.transaction():
                     return work(self._conn)
             except psycopg.Error:
