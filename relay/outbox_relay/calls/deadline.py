@@ -145,8 +145,9 @@ class Watchdog:
         with self._changed:
             heapq.heappush(self._heap, (deadline, next(self._numbers), watch))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="outbox-watchdog", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="outbox-watchdog", daemon=True)
+                thread.start()  # it waits for the lock; where there is no thread to be had, the next call tries again
+                self._thread = thread
             elif self._heap[0][2] is watch:
                 self._changed.notify()
         return watch

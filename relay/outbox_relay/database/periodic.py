@@ -12,6 +12,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -21,7 +22,7 @@ import psycopg
 from outbox_relay.calls.deadline import Watch, Watchdog
 from outbox_relay.database.connections import DatabaseUnreachableError
 from outbox_relay.database.reasons import may_heal, reason
-from outbox_relay.text.logs import Log, inheriting
+from outbox_relay.text.logs import Log
 
 RETRY_S = 5.0
 STOP_S = 2.0
@@ -63,8 +64,8 @@ class Periodic:
         self._defect: Exception | None = None
         self._next: dict[Task, Watch] = {}
         self._threads: dict[Task, threading.Thread] = {}
-        # One for each: two threads cannot be in the same context.
-        self._runs = {task: inheriting(partial(self._run_once, task)) for task in tasks}
+        self._tasks = tasks
+        self._context = copy_context()
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -79,7 +80,7 @@ class Periodic:
 
     def start(self) -> None:
         """Begin; each task is run when its first pause is over."""
-        for task in self._runs:
+        for task in self._tasks:
             self._run_in(task, min(task.first, task.every))
 
     def stop(self) -> None:
@@ -115,7 +116,8 @@ class Periodic:
             CLOCK.end(watch)
 
     def _begin(self, task: Task) -> None:
-        thread = threading.Thread(target=self._runs[task], name=task.work.__name__, daemon=True)
+        run = partial(self._context.copy().run, self._run_once, task)  # no two threads may be in one context
+        thread = threading.Thread(target=run, name=task.work.__name__, daemon=True)
         with self._lock:
             if self._stopping.is_set():
                 return

@@ -160,8 +160,9 @@ class Session:
         if now >= self._at.retire_at:
             self._at.retire_at = now + RETIRE_EVERY_S
             self._retire(loop)
-            if self._hands.topics.is_idle:  # threads and connections that nothing needs now
-                loop.wires.rest()
+            if (
+                self._hands.topics.is_idle and loop.wires.rest()
+            ):  # threads and connections that nothing needs now
                 self._hands.topics.rest()
                 self._hands.silence.close()
 

@@ -105,8 +105,9 @@ class Silence:
             self._asked, self._ask_at = None, now + PROBE_EVERY_S
         if now >= self._ask_at:
             if self._asker is None:
+                probe = self._open_probe()
                 pool = ThreadPoolExecutor(1, thread_name_prefix="partitions", initializer=inherit())
-                self._asker = pool, self._open_probe()
+                self._asker = pool, probe
             pool, probe = self._asker
             self._asked = pool.submit(probe, {(wire.topic, wire.partition) for wire in late})
 

@@ -333,11 +333,13 @@ class Wires:
                 wire.close()
         self._backlog = deque(each for each in self._backlog if each[1] in self._handles or each[1] in used)
 
-    def rest(self) -> None:
-        """Close the producers if nothing is on its way; the next message makes new ones."""
-        reported = any(each.reports != Reports() for each in self._handles.values())
-        if not self._backlog and not reported and not self.waiting():
-            self.close_unused(())
+    def rest(self) -> bool:
+        """Close the producers if nothing is on its way; return whether it is so. The next message makes new ones."""
+        is_told = any(each.has_ended or each.reports != Reports() for each in self._handles.values())
+        if self._backlog or is_told or self.waiting():
+            return False
+        self.close_unused(())
+        return True
 
     def close(self) -> None:
         """Close all producers; what they had may arrive."""
