@@ -12,7 +12,7 @@ Rules. The search of tests/support/core_search has a variant without each of the
 - R4 A claim is written with or after the publications in front of it for its key: `Core.next_write`,
   `Streams.take_unsent`.
 - R5 What waits leaves the table by its hold only, by position, and new rows wait behind it until its last page is out:
-  `Holds.scope_of`, `Core._hold`, `Holds.close`, `Holds.to_let_go`.
+  `Holds.scope_of`, `Core._take`, `Holds.close`, `Holds.to_let_go`.
 - R6 A hold is drained when its claims are written and no wider hold covers it: `Holds.to_announce`, `Holds.is_covered`.
 - R7 The table announces a page of a hold before it is read: `Holds.announced`, `Holds.next_drain`.
 - R8 A message is accused only when it was alone, and a doubt stays until an acknowledgement: `Core.refused`,
