@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from bench.harness.cpu import Meter
-from bench.harness.relays import WATCH, RelayProcess, wait_published
+from bench.harness.relays import WATCH, Recorded, RelayProcess
 from bench.harness.report import Floor, Section, Table
 from bench.harness.statistics import median, ratio, spread
 from bench.harness.topics import reader, record_count
@@ -107,8 +107,8 @@ def _publish_one(bench: Bench, dsn: str, conn: psycopg.Connection, topic: str) -
     """Let a relay publish one message and stop: the backlog is what gathers while it is down."""
     with RelayProcess(bench.servers, dsn) as relay:
         with conn.transaction():
-            sent = Outbox("bench").send(conn, Message(topic, key="first", body=b"{}"))
-        wait_published(conn, relay, sent.id, LIMIT)
+            Outbox("bench").send(conn, Message(topic, key="first", body=b"{}"))
+        Recorded(conn).wait(relay, 1, LIMIT)
 
 
 def _raw(bench: Bench, dsn: str, topic: str, messages: int) -> dict[str, Any]:
@@ -127,12 +127,12 @@ def _raw(bench: Bench, dsn: str, topic: str, messages: int) -> dict[str, Any]:
 
 def _drain(bench: Bench, dsn: str, topic: str, messages: int) -> dict[str, Any]:
     with psycopg.connect(dsn, autocommit=True) as conn:
-        newest = _row(conn, "newest")[0]
+        newest, recorded = _row(conn, "newest")[0], Recorded(conn)
         began = time.time()
         with RelayProcess(bench.servers, dsn) as relay:
             meter = Meter({**bench.servers.pids, "relay": relay.pid})
             owned = time.time()
-            wait_published(conn, relay, newest, LIMIT)
+            recorded.wait(relay, messages + 1, LIMIT)
             used = meter.seconds()
             peak = relay.peak_bytes
         bounds = {"first": newest - messages + 1, "since": owned}

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from bench.harness.cpu import Meter
-from bench.harness.relays import WATCH, RelayProcess, wait_published
+from bench.harness.relays import WATCH, Recorded, RelayProcess
 from bench.harness.report import Floor, Section, Table
 from bench.harness.statistics import median
 from bench.load.backlog import STATEMENTS as BACKLOG
@@ -103,10 +103,11 @@ def _bursts(
 
 
 def _burst(conn: psycopg.Connection, relay: RelayProcess, topic: str, size: int, first: int) -> float:
-    newest = _value(conn, "newest")
+    newest, recorded = _value(conn, "newest"), Recorded(conn)
+    wanted = recorded.messages + size
     conn.execute(BACKLOG["fill"], {"topic": topic, "first": first + 1, "last": first + size})
     committed = time.time()
-    wait_published(conn, relay, newest + size, LIMIT)
+    recorded.wait(relay, wanted, LIMIT)
     row = conn.execute(WATCH["drained"], {"first": newest + 1, "since": committed}).fetchone()
     if row is None or row[1] != size:
         raise RuntimeError(f"of a burst of {size} messages this was recorded: {row}")

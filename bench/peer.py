@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import psycopg
 
 from bench.harness.cpu import Meter
 from bench.harness.jars import fetched
-from bench.harness.relays import WATCH, RelayProcess, wait_published
+from bench.harness.relays import WATCH, Recorded, RelayProcess
 from bench.harness.report import Floor, Section, Table
 from bench.harness.statistics import median, ratio
 from bench.load import messages
@@ -134,11 +133,13 @@ class _World:
 
     def measure(self, name: str, threads: int, seconds: float) -> Outcome:
         """Let the client make transactions, and wait until all their messages can be read."""
-        before = self._newest()
+        before, recorded = self._newest(), Recorded(self._conn)
+        known = recorded.messages
         meter = Meter(self._pids)
         answer = self._client.run(name, threads, seconds)
         visible = answer.visible
         if name not in ("business", PEER):
+            recorded.wait(self._relay, known + answer.transactions, LIMIT)
             visible = self._published(before, answer.transactions) - answer.began
         meter.wait_for_children()
         used = meter.seconds()
@@ -150,17 +151,10 @@ class _World:
 
     def _published(self, before: int, transactions: int) -> float:
         """When the last of so many messages was recorded as published, in seconds since 1970."""
-        wait_published(self._conn, self._relay, self._newest(), LIMIT)
-        deadline = time.monotonic() + LIMIT
-        while (
-            True
-        ):  # the newest position may have been published a moment before an older one that committed later
-            row = self._conn.execute(WATCH["drained"], {"first": before + 1, "since": 0.0}).fetchone()
-            if row is not None and row[1] == transactions:
-                return float(row[4])
-            if time.monotonic() > deadline or (row is not None and row[1] > transactions):
-                raise RuntimeError(f"of {transactions} committed messages this was published: {row}")
-            time.sleep(0.005)
+        row = self._conn.execute(WATCH["drained"], {"first": before + 1, "since": 0.0}).fetchone()
+        if row is None or row[1] != transactions:
+            raise RuntimeError(f"of {transactions} committed messages this was published: {row}")
+        return float(row[4])
 
     def _newest(self) -> int:
         row = self._conn.execute(WATCH["newest"]).fetchone()

@@ -115,21 +115,35 @@ class RelayProcess:
                 raise
 
 
-def wait_published(conn: psycopg.Connection, relay: RelayProcess, position: int, limit: float) -> None:
-    """Wait until the relay has recorded everything up to a position.
+class Recorded:
+    """How many messages relays have recorded."""
 
-    Raises:
-        TimeoutError: it took longer than `limit` seconds.
-    """
-    deadline = time.monotonic() + limit
-    while True:
-        row = conn.execute(WATCH["published_to"]).fetchone()
-        if row and row[0] >= position:
-            return
-        relay.check()
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"position {position} was not published within {limit:.0f} s; reached: {row}")
-        time.sleep(0.02)
+    def __init__(self, conn: psycopg.Connection) -> None:
+        self._conn = conn
+        self._last = (0, 0, 0)
+        self.messages = 0
+        self.read()
+
+    def read(self) -> int:
+        """Count what was recorded since the last call; return how many messages are."""
+        values = dict(zip(("epoch", "batch", "lo"), self._last, strict=True))
+        for *record, messages in self._conn.execute(WATCH["records_behind"], values):
+            self._last = tuple(record)
+            self.messages += messages
+        return self.messages
+
+    def wait(self, relay: RelayProcess, messages: int, limit: float) -> None:
+        """Wait until so many messages are recorded in all; it happens as Kafka acknowledges them, in any order.
+
+        Raises:
+            TimeoutError: it took longer than `limit` seconds.
+        """
+        deadline = time.monotonic() + limit
+        while self.read() < messages:
+            relay.check()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.messages} of {messages} messages are recorded after {limit:.0f} s")
+            time.sleep(0.02)
 
 
 @contextmanager

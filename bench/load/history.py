@@ -9,9 +9,8 @@ from typing import Any
 
 import psycopg
 
-from bench.harness.relays import WATCH, RelayProcess, wait_published
+from bench.harness.relays import WATCH, Recorded, RelayProcess
 from bench.harness.servers import Servers
-from outbox import Message, Outbox
 from outbox.statements import Statements
 
 STATEMENTS = Statements("bench/sql/export.sql")
@@ -83,11 +82,9 @@ class History:
         return int(self._ask("size")[0])
 
     def _wait(self, relay: RelayProcess) -> None:
-        """Wait for one more message: whatever came before it is published when it is."""
+        """Wait until all that is committed is published."""
         with psycopg.connect(self._dsn, autocommit=True) as conn:
-            with conn.transaction():
-                sent = Outbox("bench").send(conn, Message(self._topic, key="last", body=b"{}"))
-            wait_published(conn, relay, sent.id, LIMIT)
+            Recorded(conn).wait(relay, int(self._ask("committed")[0]), LIMIT)
 
     def _newest(self) -> int:
         with psycopg.connect(self._dsn, autocommit=True) as conn:

@@ -43,6 +43,10 @@ UPDATE outbox.message
 SET state = CASE WHEN id %% 10 = 3 THEN 'ROLLED_BACK' ELSE 'COMMITTED' END, remark = 'payment settled'
 WHERE state = 'UNKNOWN' AND producer_group = %(group)s AND id BETWEEN %(first)s AND %(last)s AND id %% 50 <> 7
 
+-- name: committed
+-- How many messages are to be published.
+SELECT count(*) FROM outbox.message WHERE state = 'COMMITTED'
+
 -- name: decide_late
 -- Decides undecided half messages spread over the whole history: about so many, or all when there are fewer.
 WITH open AS (

@@ -8,9 +8,10 @@ SELECT owner FROM outbox.lane WHERE owner IS NOT NULL LIMIT 1
 -- The owners of lanes, and the lanes that have one.
 SELECT count(DISTINCT epoch), count(*) FROM outbox.lane WHERE owner IS NOT NULL
 
--- name: published_to
--- The last position of the last record; one relay records in order. By the primary key, however many there are.
-SELECT hi FROM outbox.publication ORDER BY epoch DESC, batch DESC, lo DESC LIMIT 1
+-- name: records_behind
+-- The records behind one, each with how many messages it has. By the primary key, however many there are.
+SELECT epoch, batch, lo, cardinality(positions) FROM outbox.publication
+WHERE (epoch, batch, lo) > (%(epoch)s, %(batch)s, %(lo)s) ORDER BY epoch, batch, lo
 
 -- name: newest
 -- The newest position given out; 0 before the first.
