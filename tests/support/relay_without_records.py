@@ -25,7 +25,7 @@ EARLY = "--early-position"
 
 def record(self: Writes, write: Write) -> Write:
     """Make barriers only, of what was read."""
-    if write.covers:
+    if write.is_barrier:
         self.barrier()
     return write
 

@@ -30,7 +30,7 @@ from outbox_relay.text.logs import Log
 SIGNALS_EVERY_S = 0.25
 RECORD_S = 0.02
 """How long after a write the next one waits for more. A relay that dies repeats what waits."""
-RECORD_MESSAGES = 100
+RECORD_MESSAGES = 2_000
 """So many acknowledged messages wait for no more."""
 
 log = Log("relay")
@@ -155,7 +155,7 @@ class Loop:
         if now < self._clock.sending.over_at:
             return
         messages = [] if self.wires.is_full else self.core.to_send()
-        self.spans.sent([item for item, _ in messages])
+        self.spans.sent(messages)
         handed = self.wires.handed
         refused = self.wires.send(messages)
         self.counts.published += self.wires.handed - handed
@@ -248,15 +248,15 @@ class Loop:
                 return bool(answer.heavy)
             self._unread = read, answer
         read, answer = self._unread
-        if not self._has_room(max(raw[POSITION] for raw in answer.raws)):
+        if not self._has_room(answer.raws[-1][POSITION]):
             return False
         try:
             if found := self.topics.learn(topics_of(answer.raws)):
-                answer.is_flushed = False  # what was read of a topic may be younger than what is flushed
+                answer.has_new_topics = True
                 self.gates.meet(found)
         except KafkaUnavailableError:
             self.unanswered_since = self.unanswered_since or time.monotonic()
-            answer.is_flushed = False
+            answer.has_new_topics = True
             raise
         self.unanswered_since = None
         rows = self.rows.of_page(answer.raws, self.doubted, answer.waiting)
@@ -326,5 +326,6 @@ class Loop:
 
 def _page(read: Read, answer: Brought, rows: tuple[Row, ...]) -> Page:
     # The lanes were ours when that was asked; they may be another relay's by now.
-    is_flushed = answer.is_flushed and time.monotonic() - answer.asked_at < FRESH_S
-    return Page(read, rows, answer.snapshot, answer.has_more, answer.heavy, is_flushed)
+    is_new = answer.has_new_topics
+    is_flushed = answer.is_flushed and not is_new and time.monotonic() - answer.asked_at < FRESH_S
+    return Page(read, rows, answer.snapshot, answer.has_more, answer.heavy, is_flushed, is_new)

@@ -72,6 +72,33 @@ def a_write_secures_the_pages_that_it_covers_only(made: Any, _: Flags) -> bool:
     return sends(core) == [1]
 
 
+def a_list_waits_for_one_barrier(made: Any, _: Flags) -> bool:
+    """A barrier was flushed after a list was begun: what the rest of the list is of cannot be forgotten."""
+    core = core_of(made)
+    give(core, "tail", heavy=("b",))
+    give(core, "list", row_of(1), has_more=True, is_flushed=False)
+    has_waited = not core.to_send()
+    write_all(core)
+    first = sends(core)
+    give(core, "list", row_of(2), is_flushed=False)
+    return has_waited and first == [1] and sends(core) == [2]
+
+
+def a_new_topic_of_a_list_waits_for_a_barrier(made: Any, _: Flags) -> bool:
+    """2 is of a topic that was read after the list's barrier. 3 comes behind it."""
+    core = core_of(made)
+    give(core, "tail", heavy=("b",))
+    give(core, "list", row_of(1), has_more=True, is_flushed=False)
+    write_all(core)
+    core.to_send()
+    read = core.sources.list_read("b", 1, 1)
+    core.add(Page(read, (row_of(2),), Snapshot(5, 5), has_more=True, has_new_topics=True))
+    core.add(Page(read, (row_of(3),), Snapshot(5, 5), has_more=True))
+    has_waited = not core.to_send()
+    write_all(core)
+    return has_waited and sends(core) == [2, 3]
+
+
 def an_idle_leader_writes_nothing(made: Any, _: Flags) -> bool:
     """Tails are empty, and nothing happens."""
     core = core_of(made)
@@ -236,6 +263,8 @@ ENDS = (
     a_fault_in_a_page_keeps_what_is_behind_it,
     a_failed_claim_takes_no_announcement_back,
     a_write_secures_the_pages_that_it_covers_only,
+    a_list_waits_for_one_barrier,
+    a_new_topic_of_a_list_waits_for_a_barrier,
     an_idle_leader_writes_nothing,
     what_is_new_is_in_no_doubt,
     an_expired_message_is_not_sent,

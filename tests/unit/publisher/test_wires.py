@@ -27,7 +27,8 @@ def test_what_a_producer_purges_first_is_not_taken_for_what_it_had_sent() -> Non
     outcome: Any = wire.delivered
     outcome(queued, KafkaError(KafkaError._PURGE_QUEUE), _Delivered(None))
     outcome(sent, None, _Delivered(7))
-    assert reports.acknowledged == [sent]
+    assert wire.acknowledged == [sent]
+    assert reports.acknowledged == [wire]
     assert sent.offset == 7
     assert [failure.item for failure in reports.failures] == [queued]
     assert wire.waiting == 0

@@ -185,8 +185,8 @@ def run(
     # What is imported stays for good: a full collection need not walk it.
     gc.collect()
     gc.freeze()
-    # A page is hundreds of thousands of tuples and strings that hold no cycles: look for some less often.
-    gc.set_threshold(7_000, 20, 20)
+    # What is on its way is some hundred thousand objects that hold no cycles: look for some when there are more.
+    gc.set_threshold(200_000, 5, 5)
     try:
         with ExitStack() as stack:
             if http is not None or livez is not None:

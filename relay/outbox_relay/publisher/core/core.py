@@ -61,7 +61,10 @@ class Core:
         self._group_of = group_of
         self.is_stopping = False
         self._is_unclean = is_unclean
-        self._unsecured: list[Page] = []
+        self._unsecured: list[tuple[int, Page]] = []
+        """Pages that wait for a barrier, each with the time up to which that has to reach."""
+        self._flushed = -1
+        """What was read up to this time cannot be forgotten."""
         self._moves: tuple[tuple[str, Count], ...] = ()
         self._numbered = 0
         self._turn = 0
@@ -105,15 +108,16 @@ class Core:
         if page.read.kind == "drain":
             self._add_drain(page)
             return
-        if page.read.kind == "tail":
-            self.sources.add_tail(page)
-        else:
-            self.sources.add_list(page)
+        seen_at = self.sources.add_tail(page) if page.read.kind == "tail" else self.sources.add_list(page)
+        if page.has_new_topics:
+            seen_at = self.sources.tick()
+        for needed, before in self._unsecured:  # of the same list: it is routed first
+            if before.read.group == page.read.group:
+                seen_at = max(needed, seen_at)
         self.memory.take(page.rows)
         if page.rows:
-            self._unsecured.append(page)
-        if page.is_flushed:  # and so is what was read before it
-            self._secure(self._unsecured)
+            self._unsecured.append((seen_at, page))
+        self._secure(self.sources.clock if page.is_flushed else self._flushed)
 
     def _add_drain(self, page: Page) -> None:
         hold = self.holds.opened(page)
@@ -126,10 +130,13 @@ class Core:
             self._route([row], taken_from=hold.scope)
         self.holds.close(hold, page)
 
-    def _secure(self, covered: Iterable[Page]) -> None:
-        """Route what PostgreSQL cannot forget any more (R1), in the order in which it was read."""
-        pages = [page for page in self._unsecured if page in covered]
-        self._unsecured = [page for page in self._unsecured if page not in pages]
+    def _secure(self, flushed: int) -> None:
+        """Route what PostgreSQL cannot forget any more (R1), in the order in which it was read.
+
+        A list is of what its tail saw, which may be long ago: most of its pages wait for no barrier.
+        """
+        pages = [page for needed, page in self._unsecured if needed <= flushed]
+        self._unsecured = [each for each in self._unsecured if each[0] > flushed]
         for page in pages:
             in_doubt = page.read.compare and self._is_unclean
             self._route(page.rows, in_doubt=in_doubt)
@@ -141,10 +148,10 @@ class Core:
         return bool(self._unsecured)
 
     def _route(self, rows: Iterable[Row], *, in_doubt: bool = False, taken_from: Scope | None = None) -> None:
-        holds = self.holds
+        holds, partition_of = self.holds, self.topics.partition
         for row in rows:
             self._numbered += 1
-            partition = self.topics.partition(row)
+            partition = partition_of(row)
             item = Item(row, self._numbered, partition, in_doubt or row.in_doubt, taken_from)
             has_failed = taken_from is not None and holds.take_out(taken_from, row)
             scope = holds.scope_of(row, partition, taken_from)
@@ -190,8 +197,8 @@ class Core:
         """Return messages to give to producers, in this order (R2)."""
         return self.streams.to_send(self._is_moving)
 
-    def acknowledged(self, items: Iterable[Item], producer: Producer) -> None:
-        """Take acknowledgements of one producer; those of a partition are in their order."""
+    def acknowledged(self, items: Collection[Item], producer: Producer) -> None:
+        """Take acknowledgements of one producer and partition, in their order."""
         self.streams.acknowledged(items, producer)
 
     def refused(self, items: Collection[Item], producer: Producer) -> None:
@@ -298,8 +305,9 @@ class Core:
             self.holds.to_retract(settled, claims, is_last=self.is_stopping),
             () if self.is_stopping else self.holds.to_let_go(settled),
             self._moves,
-            tuple(self._unsecured),
             settled,
+            self.sources.clock,
+            self.is_waiting(),
         )
         return None if write.is_empty else write
 
@@ -312,14 +320,15 @@ class Core:
         published = tuple(item for item in self.streams.published if item.taken_from is None)
         settled = {item.row.id for item in published}
         floor = self.sources.floor(settled).snapshot
-        write = Write(published, (), floor, (), (), (), self._moves, tuple(self._unsecured), settled)
-        return write if published or self._moves or self._unsecured else None
+        write = Write(
+            published, (), floor, (), (), (), self._moves, settled, self.sources.clock, self.is_waiting()
+        )
+        return None if write.is_empty else write
 
     def barrier(self) -> Write:
         """Return a write of nothing: that it is flushed secures what was read (R1)."""
-        return Write(
-            (), (), self.sources.floor(set()).snapshot, (), (), (), (), tuple(self._unsecured), set()
-        )
+        floor = self.sources.floor(set()).snapshot
+        return Write((), (), floor, (), (), (), (), set(), self.sources.clock, self.is_waiting())
 
     def written(self, write: Write) -> None:
         """Take a write that has committed and is flushed."""
@@ -336,7 +345,8 @@ class Core:
             self.topics.move(topic, count)
             self.streams.move(topic, self.topics.partition)
         self._moves = ()
-        self._secure(write.covers)
+        self._flushed = max(self._flushed, write.made_at)
+        self._secure(self._flushed)
 
     # The end of a leadership --------------------------------------------------------------------------------------
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable, Iterable
+from itertools import groupby
+from operator import attrgetter
 
 from outbox_relay.publisher.core.values import GroupOf, Limits, Row
+
+_topic, _size = attrgetter("topic"), attrgetter("size")
 
 
 class Memory:
@@ -28,17 +31,16 @@ class Memory:
         self._count(rows, -1)
 
     def _count(self, rows: Iterable[Row], sign: int) -> None:
-        by_topic: defaultdict[str, list[int]] = defaultdict(list)
-        for row in rows:
-            by_topic[row.topic].append(row.size)
-        for topic, sizes in by_topic.items():
-            of_group = self.groups.setdefault(self._group_of(topic), [0, 0])
-            of_group[0] += sign * len(sizes)
-            of_group[1] += sign * sum(sizes)
-            self.rows += sign * len(sizes)
-            self.size += sign * sum(sizes)
+        for topic, of_topic in groupby(rows, _topic):
+            sizes = [*map(_size, of_topic)]
+            group, rows_of, size_of = self._group_of(topic), sign * len(sizes), sign * sum(sizes)
+            of_group = self.groups.setdefault(group, [0, 0])
+            of_group[0] += rows_of
+            of_group[1] += size_of
+            self.rows += rows_of
+            self.size += size_of
             if not of_group[0]:
-                del self.groups[self._group_of(topic)]
+                del self.groups[group]
 
     def has_room(self) -> bool:
         """Return whether there is room for one row, the largest one."""

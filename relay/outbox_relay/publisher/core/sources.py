@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from outbox_relay.publisher.core.values import THE_REST, Page, Read, Row
 from outbox_relay.publisher.snapshot import Snapshot
+
+_id = attrgetter("id")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -49,16 +52,17 @@ class Sources:
 
     def __init__(self, floor: Snapshot) -> None:
         """Begin at the floor that the leader's row has."""
-        self._marks = 0
+        self.clock = 0
         self.tail = Mark(0, floor)
         self.catch_ups: dict[Hashable, CatchUp] = {}
         self.open: list[OpenRows] = []
         """Statements with rows that are not settled."""
         self._of: dict[int, OpenRows] = {}
 
-    def _mark(self, snapshot: Snapshot) -> Mark:
-        self._marks += 1
-        return Mark(self._marks, snapshot)
+    def tick(self) -> int:
+        """Let the clock go on, and return its time: what was read before has an earlier one."""
+        self.clock += 1
+        return self.clock
 
     def is_level(self) -> bool:
         """Return whether the floor has left what another session read."""
@@ -116,8 +120,12 @@ class Sources:
                 return group
         return None
 
-    def add_tail(self, page: Page) -> None:
-        """Note a page of the tail. What did not fit has a catch-up from now on, from where it was read up to."""
+    def add_tail(self, page: Page) -> int:
+        """Note a page of the tail. What did not fit has a catch-up from now on, from where it was read up to.
+
+        Returns:
+            When what it has was seen, by the clock.
+        """
         bases = [self.tail]
         for group, _ in page.read.joins:
             if group in page.heavy:  # not level yet: another list, from where the last one ended
@@ -127,19 +135,26 @@ class Sources:
         for group in page.heavy:
             self.put_apart(group)
         self._track(page.rows, OpenRows(min(bases)))
-        self.tail = self._mark(page.snapshot)
+        self.tail = Mark(self.tick(), page.snapshot)
+        return self.tail.order
 
-    def add_list(self, page: Page) -> None:
-        """Note a page of a catch-up. The list's rows stay open together: a floor within a list has no snapshot."""
+    def add_list(self, page: Page) -> int:
+        """Note a page of a catch-up. The list's rows stay open together: a floor within a list has no snapshot.
+
+        Returns:
+            When what the list has was seen, by the clock.
+        """
         one = self.catch_ups[page.read.group]
         assert one.until is not None  # noqa: S101  (the page was asked for)
         self._track(page.rows, one.rows)
+        seen_at = one.until.order
         if not page.has_more:
             one.base, one.until, one.is_done = one.until, None, True
             one.rows = OpenRows(one.base)
+        return seen_at
 
     def _track(self, rows: Iterable[Row], one: OpenRows) -> None:
-        new = {row.id for row in rows}.difference(self._of)
+        new = set(map(_id, rows)).difference(self._of)
         self._of.update(dict.fromkeys(new, one))
         if new and not one.count:
             self.open.append(one)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import attrgetter
 from typing import NamedTuple
 
 from outbox_relay.publisher.core.values import Item, Limits, Row, Scope
@@ -20,6 +22,8 @@ class Producer(NamedTuple):
     number: int
     is_single: bool
 
+
+_number = attrgetter("number")
 
 NO_PRODUCER = Producer(0, is_single=False)
 """Of a stream of which nothing was sent."""
@@ -58,12 +62,14 @@ class Streams:
         stream.queued.append(item)
 
     def to_send(self, is_moving: Callable[[str], bool]) -> list[tuple[Item, Producer]]:
-        """Return messages for the producers, in order by partition.
+        """Return messages for the producers, in their order of arrival.
+
+        Partitions are not sent one after the other: Kafka's client would send each message of a run by itself.
 
         A stream changes its producer when nothing of it is on the wire (R2). A topic on probation sends one message of
         a partition at a time, by a producer that other topics do not use: a refusal costs its topic only (R8).
         """
-        found = []
+        found: dict[Producer, list[Item]] = {}
         for (topic, _), stream in self.by_name.items():
             if is_moving(topic):
                 continue
@@ -72,11 +78,19 @@ class Streams:
                 continue
             stream.producer = producer
             window = 1 if producer.is_single else self.limits.window
-            room = min(len(stream.queued), window - len(stream.sent))
-            items = [stream.queued.popleft() for _ in range(room)]
+            room = window - len(stream.sent)
+            if len(stream.queued) <= room:
+                items = [*stream.queued]
+                stream.queued.clear()
+            else:
+                items = [stream.queued.popleft() for _ in range(room)]
             stream.sent += items
-            found += [(item, producer) for item in items]
-        return found
+            found.setdefault(producer, []).extend(items)
+        return [
+            each
+            for producer, items in found.items()
+            for each in zip(sorted(items, key=_number), repeat(producer))
+        ]
 
     def holder(self, item: Item, producer: Producer) -> Stream | None:
         """Return the stream that has a message on a producer's wire; None if the message waits elsewhere since."""
@@ -85,21 +99,31 @@ class Streams:
             return None
         return stream
 
-    def acknowledged(self, items: Iterable[Item], producer: Producer) -> None:
-        """Publish messages. A late acknowledgement of a message that is in the table again changes nothing."""
+    def acknowledged(self, items: Collection[Item], producer: Producer) -> None:
+        """Publish messages of one partition.
+
+        A late acknowledgement of a message that is in the table again changes nothing.
+        """
+        first = next(iter(items))
+        topic, name = first.row.topic, (first.row.topic, first.partition)
+        stream = self.by_name.get(name)
+        if stream is None or stream.producer != producer:
+            return
+        before = len(self.published)
         for item in items:
-            stream = self.holder(item, producer)
-            if stream is None:
+            if stream.sent and stream.sent[0] is item:
+                stream.sent.popleft()
+            elif item in stream.sent:
+                stream.sent.remove(item)
+            else:
                 continue
-            stream.sent.remove(item)
             self.published.append(item)
-            topic = item.row.topic
-            if not stream.sent:
-                self._drop_empty((topic, item.partition))
-            if topic in self.probation:
-                self.probation[topic] -= 1
-                if not self.probation[topic]:
-                    del self.probation[topic]
+        if not stream.sent:
+            self._drop_empty(name)
+        if topic in self.probation:
+            self.probation[topic] -= len(self.published) - before
+            if self.probation[topic] <= 0:
+                del self.probation[topic]
 
     def _drop_empty(self, name: tuple[str, int]) -> None:
         stream = self.by_name[name]

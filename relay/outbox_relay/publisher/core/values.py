@@ -107,6 +107,7 @@ class Page:
         heavy: groups of a tail that did not fit. The driver leaves out the largest ones until the others fit, so a
             flood of one topic delays no other.
         is_flushed: the statement found that PostgreSQL cannot forget any row of it, or of a page before it.
+        has_new_topics: what was read of its topics meanwhile may be forgotten, too.
     """
 
     read: Read
@@ -115,6 +116,7 @@ class Page:
     has_more: bool = False
     heavy: tuple[Hashable, ...] = ()
     is_flushed: bool = False
+    has_new_topics: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,7 +135,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
-    """One flushed transaction, guarded by the leader's epoch. It is the barrier of the pages that it covers.
+    """One flushed transaction, guarded by the leader's epoch. It is the barrier of the pages that wait for one.
 
     Attributes:
         published: messages that Kafka acknowledged.
@@ -143,8 +145,9 @@ class Write:
         retract: holds of which nothing is out any more.
         let_go: empty holds, to delete.
         moved: topics and their partition counts from now on.
-        covers: pages that are routed when this write is flushed.
         settled: the ids that it settles (R3).
+        made_at: what was read up to this time of the core's clock cannot be forgotten once this write is flushed (R1).
+        is_barrier: pages wait for that.
     """
 
     published: tuple[Item, ...]
@@ -154,8 +157,9 @@ class Write:
     retract: tuple[Scope, ...]
     let_go: tuple[Scope, ...]
     moved: tuple[tuple[str, Count], ...]
-    covers: tuple[Page, ...]
     settled: set[int]
+    made_at: int
+    is_barrier: bool
 
     @property
     def is_empty(self) -> bool:
@@ -167,9 +171,8 @@ class Write:
             self.retract,
             self.let_go,
             self.moved,
-            self.covers,
         )
-        return not any(parts)
+        return not (any(parts) or self.is_barrier)
 
 
 @dataclass(frozen=True, slots=True)

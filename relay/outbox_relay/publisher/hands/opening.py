@@ -91,7 +91,7 @@ class Hands:
         limits = Limits(
             page=self.page,
             page_size=16 << 20,
-            rows=4 * self.page,
+            rows=6 * self.page,
             size=BYTES,
             largest=LARGEST,
             window=self.page,

@@ -11,7 +11,7 @@ from outbox.statements import array_text
 from outbox_relay.publisher.core.values import Item, Write
 from outbox_relay.publisher.errors import BrokenError
 
-_position = attrgetter("row.position")
+_position, _partition, _offset = attrgetter("row.position"), attrgetter("partition"), attrgetter("offset")
 
 
 def records_of(write: Write, of_all: Mapping[str, Any], bounds: Sequence[int]) -> list[dict[str, Any]]:
@@ -36,17 +36,18 @@ def records_of(write: Write, of_all: Mapping[str, Any], bounds: Sequence[int]) -
 
 
 def _record(items: Sequence[Item], write: Write, of_all: Mapping[str, Any]) -> dict[str, Any]:
+    positions = [*map(_position, items)]
     return {
         **of_all,
-        "lo": items[0].row.position,
-        "hi": items[-1].row.position,
+        "lo": positions[0],
+        "hi": positions[-1],
         "base": None,
         "snapshot": str(write.floor),
         "after": None,
         "is_partial": True,
-        "positions": array_text([item.row.position for item in items]),
-        "partitions": array_text([item.partition for item in items]),
-        "offsets": array_text([item.offset for item in items]),
+        "positions": array_text(positions),
+        "partitions": array_text(map(_partition, items)),
+        "offsets": array_text(map(_offset, items)),
     }
 
 

@@ -44,7 +44,7 @@ SHARE = 8
 class Brought:
     """What a statement returned; see `Page` in the core. `waiting`: of a page of a hold, the ids in doubt.
 
-    `asked_at`: when a statement was sent that returns whether its rows are flushed, and the lanes ours.
+    `has_new_topics`: what was read of its topics may be younger than what is flushed. `asked_at`: when a statement was sent that returns whether its rows are flushed, and the lanes ours.
     """
 
     raws: list[RawRow]
@@ -54,6 +54,7 @@ class Brought:
     is_flushed: bool = False
     waiting: Collection[int] | None = None
     asked_at: float = 0.0
+    has_new_topics: bool = False
 
 
 @dataclass(slots=True)
@@ -237,7 +238,8 @@ class Reads:
             progress = Progress(until, base, 0, is_partial=read.compare)
             scope = self._without(read.apart) if read.group == THE_REST else self._of_group(read.group)
             one = self._lists[read.group] = self.ahead.list(progress, scope)
-        one.begin(self.partitions.tables, min(read.rows, QUANTUM) if self.has_tail else read.rows)
+        size = min(read.rows, QUANTUM) if self.has_tail else read.rows
+        one.begin(self.partitions.tables, size)
         if not one.is_ready:
             return None
         try:
@@ -249,6 +251,8 @@ class Reads:
             return None
         if is_last:
             del self._lists[read.group]
+        else:
+            one.begin(self.partitions.tables, size)  # as large as this one: memory has room for two
         return Brought(rows, until, has_more=not is_last)
 
     def close_lists(self) -> None:

@@ -7,7 +7,7 @@ wire.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 
 from outbox import wire
 from outbox.cloudevents import attributes as cloudevents
@@ -53,7 +53,8 @@ class Rows:
         """What is known of the topics that can be published to."""
         self.errors: dict[int, Unpublishable] = {}
         """By id, why a message can be no record, or was refused; until its claim is written."""
-        self._partitions: defaultdict[int, dict[bytes, int]] = defaultdict(dict)
+        self._partitions: defaultdict[int, dict[Hashable, int]] = defaultdict(dict)
+        """By count, the partitions of keys by their hash; no queue is among them."""
         self._text: str | None = None
         self._own: OwnHeaders = ([], ())
 
@@ -66,19 +67,19 @@ class Rows:
         """
         partitions, of_topic = count
         raw: RawRow = row.content[0]  # type: ignore[index]
+        selector = raw[SELECTOR] or of_topic
+        known = self._partitions[partitions]
+        if selector is None and (partition := known.get(row.key)) is not None:
+            return partition
         if raw[QUEUE] is not None:
             return int(raw[QUEUE])
-        selector = raw[SELECTOR] or of_topic
         arg = raw[KEY] if raw[ORDER_KEY] is None else raw[ORDER_KEY]
         if selector is None and arg is not None:
-            known = self._partitions[partitions]
-            partition = known.get(arg)
-            if partition is None:
-                partition = partition_of(None, arg, partitions)
-                if len(arg) <= LONGEST_KEY:
-                    if len(known) >= KEYS_CACHED:
-                        known.clear()
-                    known[arg] = partition
+            partition = partition_of(None, arg, partitions)
+            if row.key == arg:  # no short form of a long one
+                if len(known) >= KEYS_CACHED:
+                    known.clear()
+                known[arg] = partition
             return partition
         try:
             return partition_of(selector, arg, partitions, raw[POSITION])
@@ -109,6 +110,8 @@ class Rows:
             elif queue is None and arg is not None and len(arg) > LONGEST_KEY:
                 order = kept(arg)
             topic = self.topics.get(name)
+            if topic is not None:
+                name = topic.name  # one object: the core looks each row's up several times
             own: OwnHeaders | None = None
             is_sound = False
             size = FRAME + (0 if body is None else len(body)) + (0 if headers is None else len(headers))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
+from outbox_relay.publisher.core.streams import Producer
 from outbox_relay.publisher.core.values import Item
 from outbox_relay.publisher.finder import RawRow
 
@@ -37,10 +38,11 @@ class Spans:
     _open: dict[int, Batch] = field(default_factory=dict)
     """By id, the batch that a message was sent with last."""
 
-    def sent(self, items: Collection[Item]) -> None:
+    def sent(self, messages: Collection[tuple[Item, Producer]]) -> None:
         """Begin the span of messages that were given to producers."""
-        if self.begin is None or not items:
+        if self.begin is None or not messages:
             return
+        items = [item for item, _ in messages]
         self.ended(items, "not_recorded")  # those that were sent before
         batch = Batch(
             self.begin([cast("tuple[RawRow, object]", item.row.content)[0] for item in items]), len(items)

@@ -45,21 +45,25 @@ class Failure(NamedTuple):
 class Wire:
     """The messages of one partition that one producer has."""
 
-    __slots__ = ("delivered", "partition", "produce", "since", "topic", "waiting")
+    __slots__ = ("acknowledged", "delivered", "partition", "produce", "since", "topic", "waiting")
 
     def __init__(self, topic: str, partition: int, produce: Callable[..., None], reports: Reports) -> None:
         self.topic, self.partition, self.produce = topic, partition, produce
         self.waiting = 0
         """Messages that have no outcome yet."""
+        self.acknowledged: list[Item] = []
+        """Messages whose acknowledgement the core does not know yet."""
         self.since = 0.0
         """Since when it has been waiting for the next acknowledgement (monotonic seconds)."""
-        acknowledged = reports.acknowledged.append
+        acknowledged = self.acknowledged
 
         def delivered(item: Item, error: KafkaError | None, message: Message) -> None:
             self.waiting -= 1
             if error is None:
-                item.offset = cast("int", message.offset())  # a delivered message has one
-                acknowledged(item)
+                item.offset = message.offset()  # type: ignore[assignment]  # a delivered message has one
+                if not acknowledged:
+                    reports.acknowledged.append(self)
+                acknowledged.append(item)
             else:
                 reports.failures.append(Failure(item, error))
 
@@ -74,7 +78,8 @@ class Wire:
 class Reports:
     """What a producer reported and the core does not know yet."""
 
-    acknowledged: list[Item] = field(default_factory=list)
+    acknowledged: list[Wire] = field(default_factory=list)
+    """The wires with messages that were acknowledged."""
     failures: list[Failure] = field(default_factory=list)
 
 
@@ -195,32 +200,35 @@ class Wires:
         return bool(len(handle.producers))
 
     def _hand_over(self, handle: Handle, now: float) -> None:
-        """Hand over what is first, and what follows it for the same wire; an error concerns the first that is left."""
-        backlog = self._backlog
-        item, producer = backlog[0]
-        topic, partition = name = item.row.topic, item.partition
-        wire = handle.wires.get(name)
-        if wire is None:
-            of_topic = self._topics.get(topic)
-            limit = 1 << 30 if of_topic is None else of_topic.max_message_bytes
-            wire = Wire(*name, handle.producers.of(topic, limit).produce, handle.reports)
-            handle.wires[name] = wire
-        if not wire.waiting:
-            wire.since = now
-        produce, delivered = wire.produce, wire.delivered
+        """Hand over what is first, and what follows it for the same producer; an error concerns the first that is left."""
+        backlog, wires = self._backlog, handle.wires
+        producer = backlog[0][1]
         while backlog:
             item, by = backlog[0]
-            if item.partition != partition or by != producer or item.row.topic != topic:
+            if by is not producer:
                 return
-            raw, own = cast("tuple[RawRow, Any]", item.row.content)
+            row = item.row
+            name = row.topic, item.partition
+            wire = wires.get(name) or self._new_wire(handle, name)
+            if not wire.waiting:
+                wire.since = now
+            raw, own = cast("tuple[RawRow, Any]", row.content)
             headers = record_headers(raw, own)
-            produce(topic, raw[BODY], raw[KEY], partition, partial(delivered, item), headers=headers)
+            wire.produce(
+                row.topic, raw[BODY], raw[KEY], item.partition, partial(wire.delivered, item), headers=headers
+            )
             wire.waiting += 1
             item.sent_at = now
             backlog.popleft()
             self.handed += 1
             if not self.handed % SERVE_EVERY:
                 return
+
+    def _new_wire(self, handle: Handle, name: tuple[str, int]) -> Wire:
+        of_topic = self._topics.get(name[0])
+        limit = 1 << 30 if of_topic is None else of_topic.max_message_bytes
+        wire = handle.wires[name] = Wire(*name, handle.producers.of(name[0], limit).produce, handle.reports)
+        return wire
 
     def _take_stream(self, topic: str, partition: int) -> list[Item]:
         """Take what waits to be handed over of a partition."""
@@ -244,13 +252,11 @@ class Wires:
         """Return what was acknowledged since the last call, of each producer and partition, in its order."""
         found, now = [], time.monotonic()
         for producer, handle in self._handles.items():
-            by_wire: dict[tuple[str, int], list[Item]] = {}
-            for item in handle.reports.acknowledged:
-                by_wire.setdefault((item.row.topic, item.partition), []).append(item)
-            for name, items in by_wire.items():
-                handle.wires[name].since = now
-                found.append((items, producer))
-            handle.reports.acknowledged.clear()  # the wires append to this list
+            for wire in handle.reports.acknowledged:
+                wire.since = now
+                found.append(([*wire.acknowledged], producer))
+                wire.acknowledged.clear()  # and not another list: deliveries append to this one
+            handle.reports.acknowledged.clear()
         return found
 
     def take_ended(self) -> list[ProducerEnd]:
