@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from outbox_relay.publisher.core.values import Page, Scope
@@ -33,6 +34,20 @@ def a_hold_that_got_a_claim_is_not_let_go(made: Any, _: Flags) -> bool:
     core.written(write)
     give(core, "tail", row_of(3))
     return write.let_go == (KEY,) and not core.to_send()
+
+
+def holds_that_are_passed_over_stop_no_other(made: Any, _: Flags) -> bool:
+    """Three holds are to be drained, and one write announces one. Another session has all of their rows."""
+    scopes = [Scope("key", "b", f"b{number}") for number in range(3)]
+    core = core_of(made, dict.fromkeys(scopes, 1), replace(SMALL, announced=1))
+    for scope in scopes:
+        core.holds.release(scope)
+    asked = set()
+    for _turn in range(3):
+        write = core.next_write()
+        asked.update(write.announce)
+        core.written(replace(write, announce=()))
+    return asked == set(scopes)
 
 
 def a_retraction_is_written_once(made: Any, _: Flags) -> bool:
@@ -218,6 +233,7 @@ def a_full_topic_does_not_join(made: Any, _: Flags) -> bool:
 
 BOUNDS = (
     a_hold_that_got_a_claim_is_not_let_go,
+    holds_that_are_passed_over_stop_no_other,
     a_retraction_is_written_once,
     a_hold_that_stops_during_its_announcement_is_not_read,
     a_message_of_a_hold_that_stopped_is_not_sent_again,

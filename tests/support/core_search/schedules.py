@@ -60,6 +60,7 @@ FEW = Limits(
     largest=4,
     window=3,
     probation=1,
+    announced=1,
     holds=1,
     pause=1.0,
     longest_pause=4.0,

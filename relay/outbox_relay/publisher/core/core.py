@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from outbox_relay.publisher.core.holds import Holds
@@ -292,6 +293,7 @@ class Core:
             or first.get((claim.row.topic, claim.row.key), claim.number) >= claim.number
         )
         settled = {item.row.id for item in published} | {claim.row.id for claim in claims}
+        written = Counter(claim.scope for claim in claims)
         self._moves = tuple(
             (topic, count)
             for topic, count in self.topics.moving.items()
@@ -301,8 +303,8 @@ class Core:
             published,
             claims,
             self.sources.floor(settled).snapshot,
-            () if self.is_stopping else self.holds.to_announce(claims),
-            self.holds.to_retract(settled, claims, is_last=self.is_stopping),
+            () if self.is_stopping else self.holds.to_announce(written),
+            self.holds.to_retract(settled, written, is_last=self.is_stopping),
             () if self.is_stopping else self.holds.to_let_go(settled),
             self._moves,
             settled,
@@ -360,7 +362,7 @@ class Core:
     def is_done(self) -> bool:
         """Return whether the leadership can be given back: nothing is on the wire, unrecorded or announced."""
         is_open = self.streams.published or self.streams.by_name or self.holds.claims
-        return not (is_open or self.holds.to_retract(set(), (), is_last=True))
+        return not (is_open or self.holds.to_retract(set(), Counter(), is_last=True))
 
     def is_clean(self) -> bool:
         """Return whether the next leader has nothing to doubt, of this leader or of one before it (R8)."""

@@ -7,7 +7,17 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from outbox_relay.publisher.core.topics import TopicCounts
-from outbox_relay.publisher.core.values import EXPIRED_SCOPE, Claim, GroupOf, Item, Limits, Page, Row, Scope
+from outbox_relay.publisher.core.values import (
+    EXPIRED_SCOPE,
+    NOWHERE,
+    Claim,
+    GroupOf,
+    Item,
+    Limits,
+    Page,
+    Row,
+    Scope,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -19,7 +29,7 @@ class Hold:
     """
 
     scope: Scope
-    first: int = 1 << 62
+    first: int = NOWHERE
     """No row waits in front of this position. It may be too low, never too high."""
     is_requested: bool = False
     is_paused: bool = False
@@ -255,32 +265,36 @@ class Holds:
 
     # Writing ------------------------------------------------------------------------------------------------------
 
-    def to_announce(self, claims: tuple[Claim, ...]) -> tuple[Scope, ...]:
+    def to_announce(self, written: Mapping[Scope, int]) -> tuple[Scope, ...]:
         """Return the holds of which a page may be read next: no wider hold covers it (R6), all its claims are written.
 
+        They take turns: what another session locks is passed over, and keeps none of the others waiting (isolation).
+
         Args:
-            claims: those that the same write records. A key that gets messages all the time has some in each.
+            written: by hold, the claims that the same write records. A key that gets messages all the time has some in
+                each.
         """
-        written = Counter(claim.scope for claim in claims)
-        return tuple(
+        found = tuple(
             hold.scope
             for hold in self._busy.values()
             if hold.is_requested
             and not (hold.is_passing or hold.may_read or hold.out or hold.unwritten > written[hold.scope])
             and not self.is_covered(hold.scope)
-        )
+        )[: self.limits.announced]
+        for scope in found:
+            self._busy[scope] = self._busy.pop(scope)
+        return found
 
     def to_retract(
-        self, settled: set[int], claims: tuple[Claim, ...], *, is_last: bool = False
+        self, settled: set[int], written: Mapping[Scope, int], *, is_last: bool = False
     ) -> tuple[Scope, ...]:
         """Return the holds whose announcement is over with a write.
 
         Args:
             settled: the ids that it settles.
-            claims: what it claims.
+            written: by hold, what it claims.
             is_last: also holds whose request stays for the next leader.
         """
-        written = Counter(claim.scope for claim in claims)
         return tuple(
             hold.scope
             for hold in self._busy.values()

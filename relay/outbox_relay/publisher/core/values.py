@@ -8,6 +8,8 @@ from typing import Any, Literal, NamedTuple
 
 from outbox_relay.publisher.snapshot import Snapshot
 
+NOWHERE = 1 << 62
+"""A position behind all others."""
 Count = Hashable
 """A topic's partition count, with whatever else the driver needs to choose a partition."""
 THE_REST: Hashable = ("rest",)
@@ -188,6 +190,7 @@ class Limits:
         window: unacknowledged messages of one partition.
         probation: messages of a topic that are sent one at a time after Kafka refused one of it.
         holds: held keys and messages of one topic; more of them hold the topic.
+        announced: holds that one write announces.
         apart: catch-ups that groups get because they fill their share of the memory.
         pause: the first pause of a hold that Kafka caused, in seconds; it doubles with each failure.
         longest_pause: the last one.
@@ -201,6 +204,7 @@ class Limits:
     window: int = 5000
     probation: int = 200
     holds: int = 10_000
+    announced: int = 100
     apart: int = 7
     pause: float = 0.5
     longest_pause: float = 60.0

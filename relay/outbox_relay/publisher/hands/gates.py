@@ -19,7 +19,7 @@ from outbox_relay.publisher.topic import Topic
 from outbox_relay.text.logs import Log
 
 MOST_RELEASED = 200
-"""Holds of a topic that are drained at a time because somebody asked for it."""
+"""Held keys and messages of a topic that are drained at a time because somebody asked for it."""
 
 log = Log("relay")
 
@@ -57,13 +57,14 @@ class Gates:
         at all that is released.
         """
         holds = self._core.holds
-        released = Counter(scope.topic for scope in holds.by_scope if holds.is_requested(scope))
+        released = {scope for scope in holds.by_scope if holds.is_requested(scope)}
+        of_topic = Counter(scope.topic for scope in released)
         passed = [
             scope
             for scope in self._writes.holds.by_scope
             if scope.topic in self._topics.closed
-            or released[scope.topic] >= MOST_RELEASED
-            or holds.is_requested(scope)
+            or scope in released
+            or (scope.kind in ("key", "message") and of_topic[scope.topic] >= MOST_RELEASED)
             or holds.is_covered(scope)
         ]
         requested = self._writes.holds.requested(passed)

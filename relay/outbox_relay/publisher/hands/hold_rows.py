@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import psycopg
 
 from outbox.statements import Statements, array_text
-from outbox_relay.publisher.core.values import Claim, Count, Scope
+from outbox_relay.publisher.core.values import NOWHERE, Claim, Count, Scope
 from outbox_relay.publisher.finder import KEY, LANE, MESSAGE_ID, ORDER_KEY, QUEUE, RawRow
 from outbox_relay.publisher.hands.rows import TopicCount
 from outbox_relay.publisher.kept_keys import FIRST_BYTES, LONGEST_KEY
@@ -74,8 +74,8 @@ class HoldRows:
             scope = _scope(number, topic, partition, queue, order_key)
             self.note(scope, lane, number)
             self.errors.setdefault(scope, error)
-            place = 1 << 62 if first is None else first
-            self.first[scope] = min(self.first.get(scope, 1 << 62), place)
+            place = NOWHERE if first is None else first
+            self.first[scope] = min(self.first.get(scope, NOWHERE), place)
         self.counts = counts
 
     def note(self, scope: Scope, lane: int, number: int) -> None:

@@ -44,7 +44,8 @@ SHARE = 8
 class Brought:
     """What a statement returned; see `Page` in the core. `waiting`: of a page of a hold, the ids in doubt.
 
-    `has_new_topics`: what was read of its topics may be younger than what is flushed. `asked_at`: when a statement was sent that returns whether its rows are flushed, and the lanes ours.
+    `asked_at`: when a statement was sent that returns whether its rows are flushed, and the lanes ours.
+    `has_new_topics`: what was read of its topics may be younger than what is flushed.
     """
 
     raws: list[RawRow]

@@ -200,7 +200,7 @@ class Wires:
         return bool(len(handle.producers))
 
     def _hand_over(self, handle: Handle, now: float) -> None:
-        """Hand over what is first, and what follows it for the same producer; an error concerns the first that is left."""
+        """Hand over what is first, and what follows it for its producer; an error concerns the first that is left."""
         backlog, wires = self._backlog, handle.wires
         producer = backlog[0][1]
         while backlog:

@@ -36,8 +36,6 @@ log = Log("relay")
 STATEMENTS = Statements("outbox_relay/publisher/hands/writes.sql")
 PUBLICATIONS = Statements("outbox_relay/publisher/publications.sql")
 
-HOLDS_AT_ONCE = 100
-"""Holds that are announced by one write."""
 HOLD_PAGE = 2_000
 """Messages of a hold that are announced together."""
 TRY_AGAIN_S = 0.1
@@ -68,8 +66,6 @@ class Writes:
     announced_before: bool = True
     """Whether an earlier owner's announcements may be in the table: their messages are not marked as in doubt yet."""
     batch: int = 0
-    passed_over: list[Scope] = field(default_factory=list)
-    """Holds whose rows other sessions held when they were to be announced; they come last."""
     try_at: float = 0.0
     is_refused: bool = False
     """Whether the last write found a row that another session holds."""
@@ -120,14 +116,7 @@ class Writes:
             return self.record(write)
         if time.monotonic() < self.try_at:
             return None
-        rank = {scope: place for place, scope in enumerate(self.passed_over)}
-        asked = tuple(sorted(write.announce, key=lambda scope: rank.get(scope, -1))[:HOLDS_AT_ONCE])
-        done = self._commit(replace(write, announce=asked), self._records(write))
-        tried, free = set(asked), () if done is None else done.announce
-        self.passed_over = [s for s in self.passed_over if s not in tried] + [
-            s for s in asked if s not in free
-        ]
-        return done
+        return self._commit(write, self._records(write))
 
     def _is_plain(self, write: Write) -> bool:
         """Return whether there is nothing to write but publications, or a barrier."""
