@@ -62,6 +62,20 @@ def test_one_message_of_each_shows_that_something_waits_for_holds(conn: Connecti
     assert rows_read(plan, "waiting") == 2
 
 
+@pytest.mark.plan("relay/outbox_relay/publisher/hands/writes.sql", "widen")
+def test_what_waits_for_partitions_by_different_counts_is_read_by_its_holds(conn: Connection) -> None:
+    types = {"topics": "text[]", "epoch": "bigint", "owner": "text", "mine": "smallint[]"}
+    values = {"topics": ["t"], "epoch": EPOCH, "owner": "relay-1", "mine": "{3,4}"}
+    watched = watch(conn, STATEMENTS["widen"], types, values)
+    conn.execute(
+        "UPDATE outbox.parked_key SET order_key = NULL, queue = NULL, partition = 1, partitions = 4, topic = 't' "
+        "WHERE number = (SELECT min(number) FROM outbox.parked_key WHERE lane = 3 AND number > 0)"
+    )
+    plan = watched.explain(values)
+    assert 0 < rows_read(plan, "waiting") <= 2 * EACH
+    assert rows_read(plan, "parked_key") <= 2 * KEYS
+
+
 @pytest.mark.plan("relay/outbox_relay/publisher/hands/writes.sql", "settle")
 def test_settling_reads_what_it_settles(conn: Connection) -> None:
     plan = watch(conn, STATEMENTS["settle"], IDS, {"ids": [500]}).explain({"ids": [500, 501]})

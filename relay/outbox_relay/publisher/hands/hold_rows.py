@@ -55,6 +55,8 @@ class HoldRows:
         """Why a topic or a partition is held."""
         self.counts: Mapping[str, Count] = {}
         """The partition counts of topics with a held partition, as of the beginning; then those of all topics."""
+        self.mixed: set[str] = set()
+        """Topics of which partitions are held by more than one count: their former owners had different ones."""
         self.scope_of: dict[int, Scope] = {}
         self.first: dict[Scope, int] = {}
         """A position in front of which none of its messages waits, as of the beginning."""
@@ -69,8 +71,11 @@ class HoldRows:
         rows = self._conn.execute(STATEMENTS["holds"], values).fetchall()
         counts: dict[str, Count] = {}
         for number, lane, topic, partition, queue, order_key, first, error, partitions, selector in rows:
-            if partitions is not None:
-                counts[topic] = partitions, selector
+            if partitions is not None and counts.setdefault(topic, (partitions, selector)) != (
+                partitions,
+                selector,
+            ):
+                self.mixed.add(topic)
             scope = _scope(number, topic, partition, queue, order_key)
             self.note(scope, lane, number)
             self.errors.setdefault(scope, error)

@@ -14,6 +14,7 @@ from outbox_relay.publisher.core.values import Limits
 from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.finder import Finder
 from outbox_relay.publisher.hands.gates import Gates
+from outbox_relay.publisher.hands.hold_rows import STATEMENTS as HOLD_STATEMENTS
 from outbox_relay.publisher.hands.hold_rows import HoldRows
 from outbox_relay.publisher.hands.reads import Reads
 from outbox_relay.publisher.hands.rows import Rows
@@ -31,6 +32,9 @@ from outbox_relay.publisher.prepared import PreparedStatements
 from outbox_relay.publisher.read_ahead import ReadAhead
 from outbox_relay.publisher.replication import Replication
 from outbox_relay.publisher.snapshot import Snapshot
+from outbox_relay.text.logs import Log
+
+log = Log("relay")
 
 BYTES = 256 << 20
 """Bytes of rows in memory; the largest row among them."""
@@ -85,6 +89,13 @@ class Hands:
         )
         reads = Reads(finder, self.partitions, self.ahead, lanes)
         holds = HoldRows(self.conn, lanes)
+        if holds.mixed:
+            log.warning(
+                "partitions are held by different counts: their topics wait", topics=sorted(holds.mixed)
+            )
+            values = {**self.lease.ownership(lanes), "topics": list(holds.mixed)}
+            self.conn.execute(HOLD_STATEMENTS["widen"], values)
+            holds = HoldRows(self.conn, lanes)
         writes = Writes(self.conn, self.lease, self.statements, reads, holds, self.rows.errors, batch=batch)
         writes.end_announcements()
         reads.learn_groups({scope.topic for scope in holds.by_scope})

@@ -134,6 +134,33 @@ SELECT k.number, k.lane, k.topic, k.partition, k.queue,
        k.partitions, k.selector
 FROM outbox.parked_key k WHERE k.lane = ANY (%(lanes)s::smallint[])
 
+-- name: widen
+-- Lets the messages that wait for partitions of topics wait for the topics: former owners held them by different counts. What was
+-- announced of a partition is in doubt. A row that another session holds stays as it is.
+WITH narrow AS MATERIALIZED (
+    SELECT k.number, k.lane, k.topic, k.head, k.error, k.since, CASE WHEN k.draining_at IS NOT NULL THEN k.draining_to END AS doubted_to
+    FROM outbox.parked_key k
+    WHERE k.topic = ANY (%(topics)s::text[]) AND k.partition IS NOT NULL AND k.lane IN (
+        SELECT l.lane FROM outbox.lane l
+        WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s AND l.lane = ANY (%(mine)s::smallint[]) FOR KEY SHARE SKIP LOCKED)
+    FOR UPDATE SKIP LOCKED
+), made AS (
+    INSERT INTO outbox.parked_key (number, lane, topic, head, error, since)
+    SELECT DISTINCT ON (n.lane, n.topic) -n.number, n.lane, n.topic, n.head, n.error, n.since FROM narrow n
+    WHERE NOT EXISTS (SELECT FROM outbox.parked_key t WHERE t.lane = n.lane AND t.topic = n.topic AND t.is_topic)
+    ORDER BY n.lane, n.topic, n.number
+    RETURNING number, lane, topic
+), whole AS (
+    SELECT m.number, m.lane, m.topic FROM made m
+    UNION ALL
+    SELECT t.number, t.lane, t.topic FROM outbox.parked_key t
+    WHERE t.is_topic AND t.topic = ANY (%(topics)s::text[]) AND t.lane = ANY (%(mine)s::smallint[])
+), moved AS (
+    UPDATE outbox.waiting w SET parked = o.number, in_doubt = w.in_doubt OR w.place <= coalesce(n.doubted_to, 0)
+    FROM narrow n JOIN whole o ON o.lane = n.lane AND o.topic = n.topic WHERE w.parked = n.number
+)
+DELETE FROM outbox.parked_key WHERE number IN (SELECT n.number FROM narrow n)
+
 -- name: waits
 -- Those of some holds for which a message waits.
 SELECT n.number FROM unnest(%(numbers)s::bigint[]) n (number)
