@@ -37,7 +37,8 @@ def hold(
             SELECT id, message_id, 'parked', id + %(step)s, position FROM outbox.message WHERE message_id = %(message)s
             RETURNING id, place
         )
-        INSERT INTO outbox.parked_key (number, lane, topic, partition, partitions, head, error, draining_at, draining_to)
+        INSERT INTO outbox.parked_key
+            (number, lane, topic, partition, partitions, head, error, draining_at, draining_to)
         SELECT id + %(step)s, %(lane)s, %(topic)s, %(partition)s, %(count)s, id, 'PARTITION_UNAVAILABLE: why',
                CASE WHEN %(is_announced)s THEN now() END, CASE WHEN %(is_announced)s THEN place END
         FROM one
