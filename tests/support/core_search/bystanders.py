@@ -18,7 +18,8 @@ BOUND = 9
 is still being made when its first page is asked for."""
 BOUND_BESIDE = 22
 """The same for other keys and partitions of a topic with trouble, because it may have a catch-up. Of eight reads four
-are the tail, two each are pages of catch-ups and of holds: a list that is made, and the next one, take twice eight."""
+are the tail, two each are pages of catch-ups and of holds: a list that is made, and the next one, take twice eight. A
+page has three rows here, so the one message of a bystander may be an eighth of what does not fit, and get a catch-up."""
 FIRST, LAST = 6, 24
 """Bystanders insert one message every second turn between these: far less than what a topic may have in memory."""
 MOST = 2
@@ -130,7 +131,8 @@ def _observe(w: World, rng: random.Random, troubles: list[Trouble], spared: list
         noticed = [NOTICED[one.kind] for one in troubles if one.kind in NOTICED and number % 3 == 2]
         turn(w, rng, *noticed)
         waiting = {uid: (due, msg) for uid, (due, msg) in waiting.items() if w.postgres.is_unpublished(msg)}
-        if any(due <= number for due, _ in waiting.values()):
+        more = dict.fromkeys(leader.core.sources.catch_ups.keys() - sick, BOUND_BESIDE - BOUND)
+        if any(due + more.get(msg.topic, 0) <= number for due, msg in waiting.values()):
             w.faults.append(f"BYSTANDER of {name}")
             return
     records = Counter(record.uid for record in w.log if record.uid in uids)
