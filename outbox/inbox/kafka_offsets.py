@@ -1,4 +1,4 @@
-"""What Kafka knows of partitions that were assigned: its offsets of the group, and where their logs begin and end.
+"""What Kafka knows of a member, and of its partitions: its offsets of the group, and where their logs begin and end.
 
 A thread of its own asks, so that nothing that Kafka owes holds up the thread that fetches. It asks about all partitions
 at once, and each is answered for itself: one without a leader, or with a broker that is silent, is reported, and the
@@ -18,6 +18,7 @@ from typing import Any
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     IsolationLevel,
+    KafkaError,
     KafkaException,
     TopicCollection,
     TopicPartition,
@@ -25,7 +26,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from outbox.inbox.keeper import Keeper
-from outbox.inbox.openings import Opening, Question, Unanswered
+from outbox.inbox.openings import Opening, Question, Standing, Unanswered
 from outbox.inbox.repeats import QuietLog
 from outbox.inbox.settings import ConsumerSettings
 from outbox.inbox.starts import ConsumeFrom, Known
@@ -48,10 +49,15 @@ class OpeningThread(threading.Thread):
         super().__init__(name="outbox-consumer-offsets", daemon=True)
         self._settings, self._keeper, self._quiet = settings, keeper, QuietLog(log)
         self._questions: queue.SimpleQueue[Sequence[Question] | None] = queue.SimpleQueue()
+        """An empty list asks for the standing of the member."""
 
     def ask(self, questions: Sequence[Question]) -> None:
         """Ask these next; any thread may call this."""
         self._questions.put(questions)
+
+    def ask_standing(self) -> None:
+        """Ask next whether Kafka knows the member; any thread may call this."""
+        self._questions.put(())
 
     def end(self) -> None:
         """Ask the thread to end after the questions that it waits for."""
@@ -60,6 +66,9 @@ class OpeningThread(threading.Thread):
     def run(self) -> None:
         """Ask until the end is asked for."""
         while (questions := self._questions.get()) is not None:
+            if not questions:
+                self._keeper.results.put(Standing(self._is_known()))
+                continue
             try:
                 failed = self._ask(questions)
             except Exception as error:
@@ -68,6 +77,13 @@ class OpeningThread(threading.Thread):
                 failed = {str(error): list(questions)}
             for reason, each in failed.items():
                 self._keeper.results.put(Unanswered(each, reason))
+
+    def _is_known(self) -> bool | None:
+        try:
+            return _is_known(self._settings, self._quiet)
+        except Exception as error:  # noqa: BLE001  (whatever it is, the question has to have an answer)
+            log.debug("Kafka: whether group %s has this member: %s", self._settings.group, error)
+            return None
 
     def _ask(self, questions: Sequence[Question]) -> dict[str, list[Question]]:
         """Ask about all of these at once; return those that Kafka has not answered, by reason."""
@@ -89,18 +105,51 @@ class OpeningThread(threading.Thread):
         return failed
 
 
+def _new_admin(settings: ConsumerSettings, quiet: QuietLog) -> AdminClient:
+    """Make a client for one question: one that is kept may lose its brokers (decision 91)."""
+    config = {name: value for name, value in settings.kafka.items() if name.startswith(_CONNECTING)}
+    return AdminClient(config, logger=quiet)
+
+
+def _is_known(settings: ConsumerSettings, quiet: QuietLog) -> bool:
+    """Return whether Kafka knows the member, or none of its topics, so that it cannot have joined.
+
+    Raises:
+        KafkaException, TimeoutError: Kafka is away, or refuses.
+    """
+    admin = _new_admin(settings, quiet)
+    described = admin.describe_consumer_groups([settings.group], request_timeout=REPLY_TIME)
+    try:
+        members = described[settings.group].result(2 * REPLY_TIME).members
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+            raise
+        members = []
+    if any(member.client_id == settings.member for member in members):
+        return True
+    topics = admin.describe_topics(TopicCollection(sorted(settings.subscription)), request_timeout=REPLY_TIME)
+    return not any(_exists(found) for found in topics.values())
+
+
+def _exists(described: Future[Any]) -> bool:
+    try:
+        described.result(2 * REPLY_TIME)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise
+        return False
+    return True
+
+
 def _ask_groups(
     settings: ConsumerSettings, questions: Sequence[Question], quiet: QuietLog
 ) -> list[_AskedTopic]:
     """Ask what each topic is, and for the offsets of the group in it.
 
-    By a client for these questions only: one that is kept may lose its brokers (decision 91).
-
     Raises:
         KafkaException: Kafka is away, or refuses.
     """
-    config = {name: value for name, value in settings.kafka.items() if name.startswith(_CONNECTING)}
-    admin = AdminClient(config, logger=quiet)
+    admin = _new_admin(settings, quiet)
     topics = sorted({each.topic for each in questions})
     described = admin.describe_topics(TopicCollection(topics), request_timeout=REPLY_TIME)
     cluster = admin.list_topics(topics[0], timeout=REPLY_TIME).cluster_id

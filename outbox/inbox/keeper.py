@@ -25,9 +25,8 @@ from outbox.drivers.psycopg_sync import run
 from outbox.errors import ConsumerFailedError, OutboxError, SubscriptionConflictError
 from outbox.inbox import membership
 from outbox.inbox.assignments import Assignments, StoredOffset
-from outbox.inbox.idle import IdleWatch
 from outbox.inbox.messages import Source
-from outbox.inbox.openings import Opened, Opening, Question, Restarted, Unanswered
+from outbox.inbox.openings import Opened, Opening, Question, Restarted, Standing, Unanswered
 from outbox.inbox.repeats import Repeats
 from outbox.inbox.server import CurrentServer, Server, identify_server
 from outbox.inbox.sessions import limit_transactions
@@ -89,13 +88,14 @@ class Keeper(threading.Thread):
         self._openings: list[Opening] = []
         self._to_end: list[int] = []
         self._ends = threading.Event()
-        self._idle = IdleWatch(settings.group)
+        self._is_idle = True
+        """Whether the member was listed without partitions."""
         self._pauses, self._repeats = Backoff(FIRST_PAUSE, LAST_PAUSE), Repeats()
         self._ticked, self._renewed, self._kept = 0.0, 0.0, -UPKEEP
-        self.results: queue.SimpleQueue[Opened | Unanswered | Restarted | list[StoredOffset]] = (
+        self.results: queue.SimpleQueue[Opened | Unanswered | Restarted | Standing | list[StoredOffset]] = (
             queue.SimpleQueue()
         )
-        """For the thread that polls: what came of openings, and offsets that may be committed to Kafka now."""
+        """For the thread that polls: what came of questions, and offsets that may be committed to Kafka now."""
         self.refusal: OutboxError | None = None
         """Why the member may not go on."""
         self.kept_at = monotonic()
@@ -239,8 +239,9 @@ class Keeper(threading.Thread):
             self._run(self._storing(offsets))
             self._assignments.stored(offsets)
             self.results.put(offsets)
-        if self._idle.changed(self._assignments.count) or monotonic() - self._renewed >= RENEWAL:
-            self._renewed = monotonic()
+        is_idle = not self._assignments.count
+        if is_idle != self._is_idle or monotonic() - self._renewed >= RENEWAL:
+            self._is_idle, self._renewed = is_idle, monotonic()
             self._run(self._registration())
             self.held_keys = self._run(membership.held_keys(self.group))
         if monotonic() - self._kept >= UPKEEP:

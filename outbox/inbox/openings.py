@@ -75,6 +75,13 @@ class Restarted:
     """Another server of PostgreSQL has taken over, and all partitions are closed: ask again where they begin."""
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Whether Kafka knows the member in its group; None: no reply. Also known: one that cannot join, without topics."""
+
+    is_known: bool | None
+
+
 @dataclass(slots=True)
 class _Place:
     ticket: int
@@ -124,5 +131,7 @@ class Waiting:
                 found = self._places[place]
                 found.due = now + found.pauses.next()
 
-    def __len__(self) -> int:
-        return len(self._places)
+    @property
+    def places(self) -> list[TopicPart]:
+        """The partitions."""
+        return list(self._places)
