@@ -52,9 +52,9 @@ class Contact:
         self._unknown, self.trouble = 0, None
 
     def lost_brokers(self, now: float) -> None:
-        """Note that the client reports no broker: a reason to ask at once, and no more than that."""
+        """Note that the client reports no broker: a reason to ask soon, and no more than that."""
         if self.trouble is None:
-            self.trouble, self._next = AWAY, now
+            self.trouble, self._next = AWAY, now + CONFIRM
 
     def reads(self, partitions: int, now: float) -> None:
         """Note how many partitions the member reads."""

@@ -118,6 +118,12 @@ def _is_known(settings: ConsumerSettings, quiet: QuietLog) -> bool:
         KafkaException, TimeoutError: Kafka is away, or refuses.
     """
     admin = _new_admin(settings, quiet)
+    topics = admin.describe_topics(TopicCollection(sorted(settings.subscription)), request_timeout=REPLY_TIME)
+    existing = [_exists(found) for found in topics.values()]  # all are waited for
+    if not any(existing):
+        return True
+    # Not before a broker has replied: librdkafka (2.16) may end the process when it searches for the coordinator of a
+    # group while the last connection is lost.
     described = admin.describe_consumer_groups([settings.group], request_timeout=REPLY_TIME)
     try:
         members = described[settings.group].result(2 * REPLY_TIME).members
@@ -125,10 +131,7 @@ def _is_known(settings: ConsumerSettings, quiet: QuietLog) -> bool:
         if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
             raise
         members = []
-    if any(member.client_id == settings.member for member in members):
-        return True
-    topics = admin.describe_topics(TopicCollection(sorted(settings.subscription)), request_timeout=REPLY_TIME)
-    return not any(_exists(found) for found in topics.values())
+    return any(member.client_id == settings.member for member in members)
 
 
 def _exists(described: Future[Any]) -> bool:

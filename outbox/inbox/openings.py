@@ -60,6 +60,8 @@ class Opened:
     generations: dict[int, int]
     server: int
     """The number of the server that knew this; see `StoredOffset`."""
+    suspects: dict[int, set[int]]
+    """By partition that the member before has not given back, the offsets whose runs had begun; see `suspects`."""
 
 
 @dataclass(frozen=True, slots=True)

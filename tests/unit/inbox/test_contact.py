@@ -92,13 +92,13 @@ def test_kafka_is_asked_again_and_again_while_it_is_away(contact: Contact) -> No
 def test_a_client_that_reports_no_broker_is_not_ready_and_keeps_its_client(contact: Contact) -> None:
     contact.lost_brokers(3.0)
     assert trouble_of(contact) == AWAY
-    ask(contact, 3.0)
     contact.lost_brokers(3.5)
-    assert not contact.answered(None, 8.0)
-    ask(contact, 8.0 + AGAIN)
-    assert not contact.answered(False, 18.0, finds_no_broker=True), "it has not been silent for long"
-    ask(contact, 18.0 + CONFIRM)
-    assert not contact.answered(True, 23.0)
+    ask(contact, 3.0 + CONFIRM)
+    assert not contact.answered(None, 9.0)
+    ask(contact, 9.0 + AGAIN)
+    assert not contact.answered(False, 19.0, finds_no_broker=True), "it has not been silent for long"
+    ask(contact, 19.0 + CONFIRM)
+    assert not contact.answered(True, 24.0)
     assert trouble_of(contact) is None
 
 
