@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from outbox.errors import ConsumerFailedError
 from outbox.inbox.assignments import Assignments, StoredOffset, TopicPart
-from outbox.inbox.clients import close_apart, finds_no_broker, is_closing
+from outbox.inbox.clients import close_apart, close_in_time, finds_no_broker, is_closing
 from outbox.inbox.contact import Contact
 from outbox.inbox.failures import Failure
 from outbox.inbox.header_filters import UndecidedError
@@ -380,13 +380,13 @@ class Poller:
         places = list(self._read)
         offsets = self._assignments.close(None, self._settings.drain)
         if self._keeper.flush(offsets, FLUSH):
-            self._commit(offsets, asynchronous=False)
+            self._commit(offsets, asynchronous=True)
         self._asker.end()
         try:
             self._unassign(places)
         except KafkaException as error:
             log.debug("Kafka: %s", error)
-        self._consumer.close()
+        close_in_time(self._consumer, self._settings.group)
 
 
 def _bytes(value: Any) -> HeaderValue:
