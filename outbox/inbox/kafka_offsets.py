@@ -39,6 +39,15 @@ SILENT = f"its broker did not reply within {REPLY_TIME:g} s"
 _NONE_AT_THAT_TIME = -1
 _Asked = Mapping[int, Future[Any]]
 """The replies that are awaited, by partition."""
+_REFUSALS = frozenset(
+    {
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.UNSUPPORTED_VERSION,
+        KafkaError._UNSUPPORTED_FEATURE,
+    }
+)
 _CONNECTING = ("bootstrap.servers", "security.", "sasl.", "ssl.")
 
 
@@ -83,7 +92,7 @@ class OpeningThread(threading.Thread):
             return _is_known(self._settings, self._quiet)
         except Exception as error:  # noqa: BLE001  (whatever it is, the question has to have an answer)
             log.debug("Kafka: whether group %s has this member: %s", self._settings.group, error)
-            return None
+            return True if _is_refusal(error) else None
 
     def _ask(self, questions: Sequence[Question]) -> dict[str, list[Question]]:
         """Ask about all of these at once; return those that Kafka has not answered, by reason."""
@@ -132,6 +141,11 @@ def _is_known(settings: ConsumerSettings, quiet: QuietLog) -> bool:
             raise
         members = []
     return any(member.client_id == settings.member for member in members)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return whether a broker replied and does not state it, to this user or at all: no reason to doubt the client."""
+    return isinstance(error, KafkaException) and error.args[0].code() in _REFUSALS
 
 
 def _exists(described: Future[Any]) -> bool:
