@@ -30,6 +30,9 @@ BEGIN
         GRANT SELECT, INSERT, UPDATE, DELETE ON outbox.inbox_run TO outbox_consumer;
         GRANT UPDATE (reader) ON outbox.inbox_position TO outbox_consumer;
     END IF;
+    IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) 'outbox_operator'::pg_catalog.name) THEN
+        GRANT DELETE ON outbox.inbox_run TO outbox_operator;  -- with a dead letter that is discarded
+    END IF;
     FOREACH wanted IN ARRAY ARRAY['outbox_reader', 'outbox_operator'] LOOP
         CONTINUE WHEN NOT EXISTS (
             SELECT FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) wanted::pg_catalog.name

@@ -5,6 +5,8 @@ Counted in the transaction of the run, it would come again with each new process
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
 from tests.support.consumer_process import ConsumerProcess
@@ -67,6 +69,27 @@ def test_a_message_that_kills_its_process_is_dead_after_three_runs(
     assert {key: sorted(found) for key, found in inbox.by_key().items()} == {
         f"k{key}": [*range(key, HEALTHY, KEYS)] for key in range(KEYS)
     }
+
+
+def test_members_that_take_over_from_each_other_count_the_same_message(inbox: InboxStage, topic: str) -> None:
+    """Four members run at a time; three of them are killed, and the last one applies all else."""
+    inbox.produce(topic, "poison", "poison")
+    inbox.produce_numbered(topic, HEALTHY)
+    with ExitStack() as running:
+        members = [
+            running.enter_context(
+                ConsumerProcess(inbox, topic, str(number), dies="before the write", body="poison")
+            )
+            for number in range(4)
+        ]
+        wait_until(lambda: is_done(inbox, HEALTHY), "all is applied, and one is dead", seconds=2 * BOUND_S)
+        [last] = [member for member in members if member.process.poll() is None]
+        for member in members:
+            if member is not last:
+                member.wait_killed()
+        last.stop()
+    assert [row[:3] for row in dead_letters(inbox)] == [("poison", "dead", 3)]
+    assert inbox.by_key() == {f"k{key}": [*range(key, HEALTHY, 10)] for key in range(10)}
 
 
 def test_runs_are_not_counted_behind_a_member_that_ended_well(inbox: InboxStage, topic: str) -> None:
