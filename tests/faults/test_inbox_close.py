@@ -36,7 +36,8 @@ def test_a_member_ends_in_time_while_kafka_does_not_reply(
             [(done,)] = inbox.conn.execute("SELECT sum(next_off) FROM outbox.inbox_position").fetchall()
             return int(done or 0)
 
-        with inbox.consumer(topic) as member:
+        # With the usual session, so that the member still has its partitions.
+        with inbox.consumer(topic, kafka={"bootstrap.servers": inbox.bootstrap_servers}) as member:
             inbox.wait_applied(40)
             wait_until(lambda: position() == 40, "positions are stored")
             begin()
