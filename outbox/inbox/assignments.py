@@ -13,10 +13,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from time import monotonic
 
 from outbox.inbox.key_queues import KeyQueues
 from outbox.inbox.messages import Delivery, Source
+from outbox.inbox.suspects import Suspects
 from outbox.inbox.tracker import OffsetTracker
 from outbox.inbox.vitals import PartitionVitals
 
@@ -72,6 +74,7 @@ class Assignments:
         self._closing = 0
         self._epoch = 0
         self._ended = False
+        self.suspects = Suspects()
         self.skipped = 0
         """Messages that are not subscribed to."""
         self.server = 0
@@ -233,6 +236,12 @@ class Assignments:
         self.finish_followers(key, [delivery], [False])
         with self._changed:
             self._queues.postpone(key, monotonic())
+
+    def hurry(self) -> None:
+        """Let the work that was postponed be taken now."""
+        with self._changed:
+            self._queues.wake(inf)
+            self._changed.notify_all()
 
     def finish(self, key: Hashable, delivery: Delivery, *, done: bool = True) -> None:
         """End a message that was taken.

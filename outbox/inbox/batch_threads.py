@@ -57,8 +57,8 @@ class BatchThread(DeliveryThread):
         if not self.given_up and self._is_connected():
             taken = self._work.take_batch(self._batching.most, self._batching.linger, IDLE)
             works = [Work.of(*each) for each in taken]
-            self._rounds = Rounds([work for work in works if not _is_alone(work)])
-            self._rounds.add_alone(work for work in works if _is_alone(work))
+            self._rounds = Rounds([work for work in works if not self._is_alone(work)])
+            self._rounds.add_alone(work for work in works if self._is_alone(work))
 
     def _return(self, work: Work) -> None:
         for each in self._rounds.unfinished():
@@ -163,6 +163,6 @@ class BatchThread(DeliveryThread):
         else:
             self._rounds.add_again(again, is_rest=is_rest)
 
-
-def _is_alone(work: Work) -> bool:
-    return work.failure is not None or work.delivery.was_locked
+    def _is_alone(self, work: Work) -> bool:
+        is_counted = self._work.suspects.counts(work.delivery)
+        return work.failure is not None or work.delivery.was_locked or is_counted

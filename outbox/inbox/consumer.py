@@ -190,7 +190,15 @@ class PushConsumer:
         """
         settings = self.settings
         group = self._register()
-        how = Handling(group, self._listener, settings.delays, settings.subscription, self._counts)
+        how = Handling(
+            group,
+            self._listener,
+            settings.delays,
+            settings.subscription,
+            self._counts,
+            settings.member,
+            self._keeper.count_run,
+        )
         self._runtime = Runtime(how, self.connect, settings.timeout + self._grace, self._server)
         self._poller = Poller(settings, self._assignments, self._keeper)
         self._begun.set()

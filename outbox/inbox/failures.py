@@ -11,6 +11,7 @@ from types import TracebackType
 
 import psycopg
 
+KILLED = "its process ended while the listener ran, time after time"
 _LONGEST = 8000
 _LONGEST_SUMMARY = 200
 _VARYING = re.compile(
@@ -69,6 +70,18 @@ def interrupted(error: Exception, times: int) -> Failure:
     """Describe a message during which PostgreSQL went away again and again, though it is up."""
     text = " ".join(str(error).split())[:300]
     return reported(f"PostgreSQL ended {times} transactions of this message in a row: {text}")
+
+
+def killed(runs: int) -> Failure:
+    """Describe a message of which so many counted runs did not end, because their processes ended.
+
+    What ended them is not known: the message, another one that ran at that time, or something from outside.
+    """
+    return Failure(
+        KILLED,
+        f"{KILLED}: {runs} runs were counted that neither succeeded nor failed. The message may be to blame (out of "
+        "memory, a crash, an exit), or something else that ended the process",
+    )
 
 
 def is_infrastructure(error: BaseException) -> bool:

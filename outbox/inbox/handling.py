@@ -30,6 +30,8 @@ from outbox.inbox.settings import Subscribed
 
 Connection = psycopg.Connection[Any]
 Listener = Callable[[Connection, ConsumedMessage], ConsumeResult]
+CountRun = Callable[[Delivery, bool], int]
+"""Counts durably that a run of a message, or a retry, begins; returns in how many processes it has begun."""
 Commit = Callable[[Connection, str], None]
 """Commits the transaction of a connection if it has this number; see `check_and_commit`."""
 LATER = "the listener returned RECONSUME_LATER"
@@ -59,6 +61,8 @@ class Handling:
     delays: DelaySchedule
     subscription: Mapping[str, Subscribed] = field(default_factory=dict)
     counts: MessageCounts = field(default_factory=MessageCounts)
+    member: str = ""
+    count_run: CountRun = lambda *_: 1
 
 
 class ListenerFailedError(Exception):
@@ -146,24 +150,29 @@ def park(
 
 
 def handle_due(
-    conn: Connection, how: Handling, begins: Callable[[plans.Retry], None] = lambda _: None
+    conn: Connection,
+    how: Handling,
+    begins: Callable[[plans.Retry], None] = lambda _: None,
+    *,
+    with_suspects: bool = True,
 ) -> plans.Retry | None:
     """Try one retry that is due again; return it, or None when nothing is due.
 
     Args:
         conn: a connection outside a transaction.
         how: the group.
-        begins: called with the retry before its listener.
+        begins: called with the retry before its listener; it may raise ListenerFailedError.
+        with_suspects: whether it may be one that has begun in another process, and has not ended.
 
     Raises:
         psycopg.Error: as for `handle`; the retry is still due.
     """
-    retry = run(conn, plans.next_due(how.group))
+    retry = run(conn, plans.next_due(how.group, how.member, with_suspects=with_suspects))
     if retry is None:
         conn.rollback()
         return None
-    begins(retry)
     try:
+        begins(retry)
         if _is_refused_by_filter(how, retry):
             result = ConsumeResult.DISCARD
         else:

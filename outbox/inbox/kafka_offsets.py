@@ -1,4 +1,4 @@
-"""What Kafka knows of partitions that were assigned: its offsets of the group, and where their logs begin and end.
+"""What Kafka knows of a member, and of its partitions: its offsets of the group, and where their logs begin and end.
 
 A thread of its own asks, so that nothing that Kafka owes holds up the thread that fetches. It asks about all partitions
 at once, and each is answered for itself: one without a leader, or with a broker that is silent, is reported, and the
@@ -18,6 +18,7 @@ from typing import Any
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     IsolationLevel,
+    KafkaError,
     KafkaException,
     TopicCollection,
     TopicPartition,
@@ -25,7 +26,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from outbox.inbox.keeper import Keeper
-from outbox.inbox.openings import Opening, Question, Unanswered
+from outbox.inbox.openings import Opening, Question, Standing, Unanswered
 from outbox.inbox.repeats import QuietLog
 from outbox.inbox.settings import ConsumerSettings
 from outbox.inbox.starts import ConsumeFrom, Known
@@ -38,6 +39,15 @@ SILENT = f"its broker did not reply within {REPLY_TIME:g} s"
 _NONE_AT_THAT_TIME = -1
 _Asked = Mapping[int, Future[Any]]
 """The replies that are awaited, by partition."""
+_REFUSALS = frozenset(
+    {
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.UNSUPPORTED_VERSION,
+        KafkaError._UNSUPPORTED_FEATURE,
+    }
+)
 _CONNECTING = ("bootstrap.servers", "security.", "sasl.", "ssl.")
 
 
@@ -48,10 +58,15 @@ class OpeningThread(threading.Thread):
         super().__init__(name="outbox-consumer-offsets", daemon=True)
         self._settings, self._keeper, self._quiet = settings, keeper, QuietLog(log)
         self._questions: queue.SimpleQueue[Sequence[Question] | None] = queue.SimpleQueue()
+        """An empty list asks for the standing of the member."""
 
     def ask(self, questions: Sequence[Question]) -> None:
         """Ask these next; any thread may call this."""
         self._questions.put(questions)
+
+    def ask_standing(self) -> None:
+        """Ask next whether Kafka knows the member; any thread may call this."""
+        self._questions.put(())
 
     def end(self) -> None:
         """Ask the thread to end after the questions that it waits for."""
@@ -60,6 +75,9 @@ class OpeningThread(threading.Thread):
     def run(self) -> None:
         """Ask until the end is asked for."""
         while (questions := self._questions.get()) is not None:
+            if not questions:
+                self._keeper.results.put(Standing(self._is_known()))
+                continue
             try:
                 failed = self._ask(questions)
             except Exception as error:
@@ -68,6 +86,13 @@ class OpeningThread(threading.Thread):
                 failed = {str(error): list(questions)}
             for reason, each in failed.items():
                 self._keeper.results.put(Unanswered(each, reason))
+
+    def _is_known(self) -> bool | None:
+        try:
+            return _is_known(self._settings, self._quiet)
+        except Exception as error:  # noqa: BLE001  (whatever it is, the question has to have an answer)
+            log.debug("Kafka: whether group %s has this member: %s", self._settings.group, error)
+            return True if _is_refusal(error) else None
 
     def _ask(self, questions: Sequence[Question]) -> dict[str, list[Question]]:
         """Ask about all of these at once; return those that Kafka has not answered, by reason."""
@@ -89,18 +114,59 @@ class OpeningThread(threading.Thread):
         return failed
 
 
+def _new_admin(settings: ConsumerSettings, quiet: QuietLog) -> AdminClient:
+    """Make a client for one question: one that is kept may lose its brokers (decision 91)."""
+    config = {name: value for name, value in settings.kafka.items() if name.startswith(_CONNECTING)}
+    return AdminClient(config, logger=quiet)
+
+
+def _is_known(settings: ConsumerSettings, quiet: QuietLog) -> bool:
+    """Return whether Kafka knows the member, or none of its topics, so that it cannot have joined.
+
+    Raises:
+        KafkaException, TimeoutError: Kafka is away, or refuses.
+    """
+    admin = _new_admin(settings, quiet)
+    topics = admin.describe_topics(TopicCollection(sorted(settings.subscription)), request_timeout=REPLY_TIME)
+    existing = [_exists(found) for found in topics.values()]  # all are waited for
+    if not any(existing):
+        return True
+    # Not before a broker has replied: librdkafka (2.16) may end the process when it searches for the coordinator of a
+    # group while the last connection is lost.
+    described = admin.describe_consumer_groups([settings.group], request_timeout=REPLY_TIME)
+    try:
+        members = described[settings.group].result(2 * REPLY_TIME).members
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+            raise
+        members = []
+    return any(member.client_id == settings.member for member in members)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return whether a broker replied and does not state it, to this user or at all: no reason to doubt the client."""
+    return isinstance(error, KafkaException) and error.args[0].code() in _REFUSALS
+
+
+def _exists(described: Future[Any]) -> bool:
+    try:
+        described.result(2 * REPLY_TIME)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise
+        return False
+    return True
+
+
 def _ask_groups(
     settings: ConsumerSettings, questions: Sequence[Question], quiet: QuietLog
 ) -> list[_AskedTopic]:
     """Ask what each topic is, and for the offsets of the group in it.
 
-    By a client for these questions only: one that is kept may lose its brokers (decision 91).
-
     Raises:
         KafkaException: Kafka is away, or refuses.
     """
-    config = {name: value for name, value in settings.kafka.items() if name.startswith(_CONNECTING)}
-    admin = AdminClient(config, logger=quiet)
+    admin = _new_admin(settings, quiet)
     topics = sorted({each.topic for each in questions})
     described = admin.describe_topics(TopicCollection(topics), request_timeout=REPLY_TIME)
     cluster = admin.list_topics(topics[0], timeout=REPLY_TIME).cluster_id

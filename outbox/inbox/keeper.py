@@ -25,14 +25,14 @@ from outbox.drivers.psycopg_sync import run
 from outbox.errors import ConsumerFailedError, OutboxError, SubscriptionConflictError
 from outbox.inbox import membership
 from outbox.inbox.assignments import Assignments, StoredOffset
-from outbox.inbox.idle import IdleWatch
-from outbox.inbox.messages import Source
-from outbox.inbox.openings import Opened, Opening, Question, Restarted, Unanswered
+from outbox.inbox.failures import LockedError
+from outbox.inbox.messages import Delivery
+from outbox.inbox.opening_plans import open_partitions
+from outbox.inbox.openings import Opened, Opening, Restarted, Standing, Unanswered
 from outbox.inbox.repeats import Repeats
 from outbox.inbox.server import CurrentServer, Server, identify_server
 from outbox.inbox.sessions import limit_transactions
 from outbox.inbox.settings import ConsumerSettings
-from outbox.inbox.starts import decide_start
 from outbox.inbox.threads import FIRST_PAUSE, LAST_PAUSE, Connect
 from outbox.sessions import make_own
 from outbox.statements import Plan
@@ -42,6 +42,8 @@ log = logging.getLogger("outbox.inbox")
 TICK = 1.0
 RENEWAL = 10.0
 UPKEEP = 3600.0
+COUNT_TIME = 5.0
+"""Seconds that a run waits until it is counted."""
 LIMIT = 15.0
 """Seconds after which PostgreSQL ends a transaction of the keeper, which holds the row of its group."""
 
@@ -57,6 +59,16 @@ class Flush:
     offsets: Sequence[StoredOffset]
     finished: threading.Event = field(default_factory=threading.Event)
     succeeded: bool = False
+
+
+@dataclass(slots=True)
+class RunBegins:
+    """A run of a message, or a retry, to count before it begins."""
+
+    delivery: Delivery
+    is_retry: bool
+    finished: threading.Event = field(default_factory=threading.Event)
+    runs: int | None = None
 
 
 class Keeper(threading.Thread):
@@ -85,17 +97,18 @@ class Keeper(threading.Thread):
         self.refused: Callable[[], None] = self.end
         """Called when the member may not go on; see `refusal`."""
         self._conn: psycopg.Connection[Any] | None = None
-        self._requests: queue.Queue[Opening | Flush | None] = queue.Queue()
+        self._requests: queue.Queue[Opening | Flush | RunBegins | None] = queue.Queue()
         self._openings: list[Opening] = []
         self._to_end: list[int] = []
         self._ends = threading.Event()
-        self._idle = IdleWatch(settings.group)
+        self._is_idle = True
+        """Whether the member was listed without partitions."""
         self._pauses, self._repeats = Backoff(FIRST_PAUSE, LAST_PAUSE), Repeats()
         self._ticked, self._renewed, self._kept = 0.0, 0.0, -UPKEEP
-        self.results: queue.SimpleQueue[Opened | Unanswered | Restarted | list[StoredOffset]] = (
+        self.results: queue.SimpleQueue[Opened | Unanswered | Restarted | Standing | list[StoredOffset]] = (
             queue.SimpleQueue()
         )
-        """For the thread that polls: what came of openings, and offsets that may be committed to Kafka now."""
+        """For the thread that polls: what came of questions, and offsets that may be committed to Kafka now."""
         self.refusal: OutboxError | None = None
         """Why the member may not go on."""
         self.kept_at = monotonic()
@@ -147,7 +160,7 @@ class Keeper(threading.Thread):
             yield from self._registration()
         yield from membership.store(self.group, offsets)
 
-    def ask(self, request: Opening | Flush) -> None:
+    def ask(self, request: Opening | Flush | RunBegins) -> None:
         """Hand a request over; what comes of an opening is put into `results`."""
         self._requests.put(request)
 
@@ -161,6 +174,19 @@ class Keeper(threading.Thread):
         self.ask(request)
         request.finished.wait(seconds)
         return request.succeeded
+
+    def count_run(self, delivery: Delivery, is_retry: bool) -> int:
+        """Count durably that a message, or a retry, is run; return in how many processes its run has begun.
+
+        Raises:
+            LockedError: It was not counted within a few seconds.
+        """
+        request = RunBegins(delivery, is_retry)
+        self.ask(request)
+        request.finished.wait(COUNT_TIME)
+        if request.runs is None:
+            raise LockedError("its run cannot be counted now")
+        return request.runs
 
     def end(self) -> None:
         """Ask the thread to end."""
@@ -216,12 +242,20 @@ class Keeper(threading.Thread):
             return
         if isinstance(request, Opening):
             self._openings.append(request)
+        elif isinstance(request, RunBegins):
+            try:
+                member = self._settings.member
+                plan = membership.count_run(self.group, request.delivery, member, is_retry=request.is_retry)
+                request.runs = self._run(plan)
+            finally:
+                request.finished.set()
         elif isinstance(request, Flush):
             try:
                 self._connection()
                 # Offsets of another server would pass what this one lacks.
                 if all(each.server == self._assignments.server for each in request.offsets):
                     self._run(self._storing(request.offsets))
+                    self._run(membership.release(self.group, self._settings.member, request.offsets))
                     request.succeeded = True
             finally:
                 request.finished.set()
@@ -239,8 +273,9 @@ class Keeper(threading.Thread):
             self._run(self._storing(offsets))
             self._assignments.stored(offsets)
             self.results.put(offsets)
-        if self._idle.changed(self._assignments.count) or monotonic() - self._renewed >= RENEWAL:
-            self._renewed = monotonic()
+        is_idle = not self._assignments.count
+        if is_idle != self._is_idle or monotonic() - self._renewed >= RENEWAL:
+            self._is_idle, self._renewed = is_idle, monotonic()
             self._run(self._registration())
             self.held_keys = self._run(membership.held_keys(self.group))
         if monotonic() - self._kept >= UPKEEP:
@@ -249,34 +284,12 @@ class Keeper(threading.Thread):
             self._kept = monotonic()
 
     def _open(self, opening: Opening) -> Opened | Unanswered:
-        topic = self._run(membership.number_topic(opening.topic, opening.kafka_id))
-        found = self._run(membership.positions(self.group, topic))
-        if not found:
-            if opening.initial is None:
-                where = Question(opening.topic, tuple(opening.known), opening.ticket)
-                return Unanswered(
-                    [where], f"not all ends are known, and the group begins at {opening.origin}"
-                )
-            log.info(
-                "group %s has no position in topic %s: it begins at %s, %s",
-                self._settings.group,
-                opening.topic,
-                opening.origin,
-                opening.initial,
-            )
-            found = self._run(membership.begin(self.group, topic, opening.initial))
-        starts, is_known = {}, bool(found)
-        for part, known in opening.known.items():
-            position = found.get(part)
-            starts[part] = decide_start(
-                position.offset if position else None, known, is_missing=position is None and is_known
-            )
-        missing = {part: start.offset for part, start in starts.items() if part not in found}
-        if missing:
-            found = self._run(membership.begin(self.group, topic, missing))
-        generations = {part: found[part].generation for part in starts}
-        source = Source(topic, opening.kafka_id)
-        return Opened(opening, source, starts, generations, self._assignments.server)
+        settings, server = self._settings, self._assignments.server
+        result = self._run(open_partitions(self.group, settings.group, settings.member, opening, server))
+        if isinstance(result, Opened):
+            for part in result.starts:
+                self._assignments.suspects.watch(opening.topic, part, result.suspects.get(part))
+        return result
 
     def _run(self, plan: Plan[T]) -> T:
         """Run a plan in a transaction of its own."""
@@ -346,7 +359,7 @@ class Keeper(threading.Thread):
         self._ends.set()
         with suppress(queue.Empty):
             while True:
-                if isinstance(request := self._requests.get_nowait(), Flush):
+                if isinstance(request := self._requests.get_nowait(), Flush | RunBegins):
                     request.finished.set()
         self.refused()
 
@@ -361,6 +374,7 @@ class Keeper(threading.Thread):
 
     def _leave(self) -> None:
         try:
+            self._run(membership.release(self.group, self._settings.member))
             self._run(membership.leave(self.group, self._settings.member))
         except (psycopg.Error, OutboxError, ServerChangedError) as error:
             log.debug("the member stays listed for a minute: %s", error)

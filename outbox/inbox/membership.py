@@ -13,6 +13,7 @@ from outbox.errors import (
     SubscriptionConflictError,
 )
 from outbox.inbox.assignments import StoredOffset
+from outbox.inbox.messages import Delivery
 from outbox.statements import Plan, Statement, TextArray, array_text, load
 
 SQL = load("inbox_groups.sql")
@@ -145,6 +146,46 @@ def begin(group: int, topic: int, starts: Mapping[int, int]) -> Plan[dict[int, P
     """State where a group begins in partitions that have no position, and return all positions of the topic."""
     yield Statement(SQL["begin"], (str(group), str(topic), array_text(starts), array_text(starts.values())))
     return (yield from positions(group, topic))
+
+
+def claim_partitions(group: int, topic: int, parts: Sequence[int], member: str) -> Plan[dict[int, set[int]]]:
+    """State that a member reads partitions of a topic; return those that the member before has not given back.
+
+    With each of them the offsets of the messages whose runs had begun, were counted, and are not done.
+    """
+    key = (str(group), str(topic), array_text(parts))
+    rows = yield Statement(SQL["claim"], (*key, member))
+    suspects: dict[int, set[int]] = {part: set() for part, was_others in rows if was_others}
+    yield Statement(SQL["forget_runs"], (*key, array_text(suspects)))
+    if suspects:
+        for part, offset in (yield Statement(SQL["begun_runs"], key)):
+            suspects[part].add(offset)
+    return suspects
+
+
+def release(group: int, member: str, offsets: Sequence[StoredOffset] | None = None) -> Plan[None]:
+    """Give partitions back, of these offsets or all that the member reads: what ran there has not ended its process."""
+    topics, parts = None, None
+    if offsets is not None:
+        topics, parts = (
+            array_text(each.topic_id for each in offsets),
+            array_text(each.part for each in offsets),
+        )
+    yield Statement(SQL["release"], (str(group), member, topics, parts))
+
+
+def count_run(group: int, delivery: Delivery, member: str, *, is_retry: bool) -> Plan[int]:
+    """Count that a run of a message begins in the process of a member; return in how many it has begun."""
+    message = delivery.message
+    place = (group, delivery.topic_id, message.partition, message.offset)
+    values = (
+        *map(str, place),
+        str(message.message_id),
+        str(delivery.born_on),
+        "true" if is_retry else "false",
+    )
+    rows = yield Statement(SQL["count_run"], (*values, member))
+    return int(rows[0][0])
 
 
 def store(group: int, offsets: Sequence[StoredOffset]) -> Plan[None]:

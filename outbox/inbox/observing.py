@@ -71,4 +71,4 @@ def _trouble(counts: MessageCounts, keeper: Keeper, poller: Poller | None, *, is
         return f"PostgreSQL: {keeper.trouble}"
     if counts.trouble is not None:
         return f"each transaction of a message fails, the last: {counts.trouble}"
-    return "no broker of Kafka is reachable" if poller.is_away else None
+    return poller.trouble

@@ -60,6 +60,8 @@ class Opened:
     generations: dict[int, int]
     server: int
     """The number of the server that knew this; see `StoredOffset`."""
+    suspects: dict[int, set[int]]
+    """By partition that the member before has not given back, the offsets whose runs had begun; see `suspects`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,13 @@ class Unanswered:
 @dataclass(frozen=True, slots=True)
 class Restarted:
     """Another server of PostgreSQL has taken over, and all partitions are closed: ask again where they begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Whether Kafka knows the member in its group; None: no reply. Also known: one that cannot join, without topics."""
+
+    is_known: bool | None
 
 
 @dataclass(slots=True)
@@ -124,5 +133,7 @@ class Waiting:
                 found = self._places[place]
                 found.due = now + found.pauses.next()
 
-    def __len__(self) -> int:
-        return len(self._places)
+    @property
+    def places(self) -> list[TopicPart]:
+        """The partitions."""
+        return list(self._places)

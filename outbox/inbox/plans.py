@@ -33,10 +33,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from outbox.inbox.delays import DelaySchedule
-from outbox.inbox.failures import Failure, reported
+from outbox.inbox.failures import KILLED, Failure, reported
 from outbox.inbox.header_filters import UNDECIDED
 from outbox.inbox.messages import Attempt, ConsumedMessage, Delivery, born_of, header_columns
 from outbox.inbox.snapshots import require_new_snapshots
+from outbox.inbox.suspects import MOST_RETRY_RUNS
 from outbox.statements import ByteaArray, Plan, Statement, TextArray, load
 
 SQL = load("inbox.sql")
@@ -83,6 +84,8 @@ class Retry(NamedTuple):
     delivery: Delivery
     is_undecided: bool
     """Whether its header filter could not decide when it was delivered, and is asked before the listener runs."""
+    is_suspect: bool = False
+    """Whether a run of it has begun in another process, and has not ended there."""
 
 
 def take(group: int, delivery: Delivery) -> Plan[Taken]:
@@ -155,13 +158,15 @@ def park(
         return (yield from park_too_old(group, delivery, failure))
     if failure.fingerprint == UNREADABLE_HEADERS:
         return (yield from park_dead(group, delivery, failure, attempts=0))
-    pause = delays.after(1)
+    is_killed = failure.fingerprint == KILLED
+    pause = None if is_killed else delays.after(1)
     state = "dead" if pause is None else "retry"
     if delivery.order_key is not None:
         rows = yield Statement(SQL["hold"], (str(group), str(delivery.topic_id), delivery.order_key))
         if not rows[0][0]:
             state, pause = "waiting", None
-    rows = yield _park(group, delivery, state, failure, attempts=1, pause=pause)
+    attempts = MOST_RETRY_RUNS if is_killed else 1
+    rows = yield _park(group, delivery, state, failure, attempts=attempts, pause=pause)
     return Parked(state, rows[0][0] if rows else None, failure)
 
 
@@ -186,17 +191,20 @@ def still_in(xid: str) -> Plan[None]:
     yield Statement(SQL["require_transaction"], (xid,))
 
 
-def next_due(group: int) -> Plan[Retry | None]:
+def next_due(group: int, member: str = "", *, with_suspects: bool = True) -> Plan[Retry | None]:
     """Lock the retry that has been due for the longest time, unless other processes have all of them.
+
+    A suspect is one of which a run has begun in a process of another member, and has not ended; see `suspects`.
 
     It is dead until its transaction deletes it (`take_out`), counts its attempt as failed (`failed_again`) or is rolled
     back. What follows can be taken back without that (`take_back`).
     """
-    rows = yield Statement(SQL["next_due"], (str(group), COMMITTED))
+    allowed = "true" if with_suspects else "false"
+    rows = yield Statement(SQL["next_due"], (str(group), COMMITTED, allowed, member))
     if not rows:
         return None
     yield Statement(SQL["before_retry"], answers=False)
-    return retry_of(rows[0][:-1])
+    return retry_of(rows[0][:-2])._replace(is_suspect=rows[0][-1])
 
 
 def take_back() -> Plan[None]:
@@ -264,7 +272,7 @@ def failed_again(retry: Retry, failure: Failure, delays: DelaySchedule) -> Plan[
     In the transaction of `next_due`, or in a new one after that has ended. None if somebody else has dealt with it. A
     retry that its listener has committed is dead already.
     """
-    pause = delays.after(retry.attempts + 1)
+    pause = None if failure.fingerprint == KILLED else delays.after(retry.attempts + 1)
     rows = yield Statement(
         SQL["failed_again"],
         (

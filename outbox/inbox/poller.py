@@ -16,7 +16,6 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -24,12 +23,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from outbox.errors import ConsumerFailedError
 from outbox.inbox.assignments import Assignments, StoredOffset, TopicPart
+from outbox.inbox.clients import close_apart, close_in_time, finds_no_broker, is_closing
+from outbox.inbox.contact import Contact
 from outbox.inbox.failures import Failure
 from outbox.inbox.header_filters import UndecidedError
-from outbox.inbox.kafka_offsets import REPLY_TIME, OpeningThread
+from outbox.inbox.kafka_offsets import OpeningThread
 from outbox.inbox.keeper import Keeper
 from outbox.inbox.messages import HeaderValue, RawRecord, identify, pairs_of
-from outbox.inbox.openings import Opened, Restarted, Unanswered, Waiting
+from outbox.inbox.openings import Opened, Restarted, Standing, Unanswered, Waiting
 from outbox.inbox.plans import UNREADABLE_HEADERS
 from outbox.inbox.repeats import QuietLog, Repeats
 from outbox.inbox.settings import ConsumerSettings
@@ -39,10 +40,6 @@ log = logging.getLogger("outbox.inbox")
 POLL = 0.1
 BATCH = 500
 FLUSH = 10.0
-ASK_EVERY = 10.0
-"""Seconds between two questions whether Kafka is back, while it is away."""
-RENEWAL = 30.0
-"""Seconds after which a client that has lost all brokers, and has no partitions, is asked for Kafka and replaced."""
 
 
 class Poller:
@@ -51,8 +48,7 @@ class Poller:
     def __init__(self, settings: ConsumerSettings, assignments: Assignments, keeper: Keeper) -> None:
         self._settings, self._assignments, self._keeper = settings, assignments, keeper
         self._consumer = self._client()
-        self._away_since: float | None = None
-        """Since when the client has had no broker, unless partitions were assigned to it afterwards."""
+        self._contact = Contact(settings.group, settings.session, monotonic())
         self._waiting, self._asker = Waiting(), OpeningThread(settings, keeper)
         self._read: set[TopicPart] = set()
         """Partitions that librdkafka reads."""
@@ -62,11 +58,13 @@ class Poller:
         self._fatal: str | None = None
         self.polled_at = monotonic()
         """When the loop made progress."""
-        self.is_away, self._asked_at = False, 0.0
-        """Whether Kafka has no broker for the member; noticed as soon as one replies."""
         self.ends: dict[TopicPart, int] = {}
         """Behind the last record that Kafka had at the last fetch."""
-        self.subscribed = threading.Event()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why Kafka gives the member nothing now; None: it does, as far as is known."""
+        return self._contact.trouble
 
     def stop(self) -> None:
         """Ask the loop to end; any thread may call this."""
@@ -102,25 +100,23 @@ class Poller:
             self._advanced = monotonic()
             self._advance()
             self._note_kafka()
-            self._replace_client()
         if self._fatal:
             raise ConsumerFailedError(f"group {self._settings.group!r}: {self._fatal}")
 
     def _note_kafka(self) -> None:
-        """Note where partitions end, by what was fetched, and whether Kafka is back."""
+        """Note where partitions end, by what was fetched, and ask whether Kafka knows the member, if that is due."""
         marks = {
             place: self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
             for place in self._read
         }
         self.ends = {place: high for place, (_, high) in marks.items() if high >= 0}
-        if self.is_away and monotonic() - self._asked_at >= ASK_EVERY:
-            self._asked_at = monotonic()
-            with suppress(KafkaException):
-                self._consumer.list_topics(next(iter(self._settings.subscription)), timeout=1.0)
-                self.is_away = False
+        self._contact.reads(len(self._read), monotonic())
+        if self._contact.is_due(monotonic()):
+            self._asker.ask_standing()
 
     def _client(self) -> Consumer:
-        return Consumer({**self._settings.librdkafka, "error_cb": self._on_error}, logger=QuietLog(log))
+        callbacks = {"error_cb": self._on_error, "on_commit": self._on_commit}
+        return Consumer({**self._settings.librdkafka, **callbacks}, logger=QuietLog(log))
 
     def _subscribe(self) -> None:
         self._consumer.subscribe(
@@ -130,25 +126,32 @@ class Poller:
             on_lost=self._guarded(self._on_lost),
         )
 
+    def _judge(self, is_known: bool | None) -> None:
+        """Replace the client if Kafka does not know the member, and the client does not join again by itself."""
+        topic = next(iter(self._settings.subscription))
+        is_lost = is_known is False and finds_no_broker(self._consumer, topic)
+        if self._contact.answered(is_known, monotonic(), finds_no_broker=is_lost):
+            self._replace_client()
+
     def _replace_client(self) -> None:
-        """Replace a client that finds no broker any more; see decision 91. It has no partitions, so nothing is lost."""
-        now, away = monotonic(), self._away_since
-        if away is None or now - away < RENEWAL or self._read or self._waiting:
-            return
-        self._away_since = None
+        """Replace a client that Kafka does not know any more; see decision 91. Partitions that it has are lost."""
         try:
-            self._consumer.list_topics(next(iter(self._settings.subscription)), timeout=REPLY_TIME)
+            new = self._client()
+        except KafkaException as refusal:  # such as a file of certificates that is being replaced
+            log.log(self._repeats.level("client"), "Kafka: no new client yet: %s", refusal)
+            return
+        log.warning(
+            "group %s: Kafka does not know this member any more, and its client does not join again; making a new one",
+            self._settings.group,
+        )
+        try:
+            self._give_away([*self._read, *self._waiting.places], in_kafka=False)
         except KafkaException as error:
-            log.debug("Kafka: %s; group %s makes a new client", error, self._settings.group)
-            self._away_since = monotonic()
-            try:
-                new = self._client()
-            except KafkaException as refusal:  # such as a file of certificates that is being replaced
-                log.log(self._repeats.level("client"), "Kafka: no new client yet: %s", refusal)
-                return
-            old, self._consumer = self._consumer, new
-            old.close()
-            self._subscribe()
+            log.debug("Kafka: %s", error)
+        old, self._consumer = self._consumer, new
+        self._contact.replaced(monotonic())
+        self._subscribe()
+        close_apart(old)
 
     # Messages -------------------------------------------------------------------------------------------------
 
@@ -159,7 +162,6 @@ class Poller:
         for record in (first, *self._consumer.consume(BATCH - 1, 0)):
             error = record.error()
             if error is None:
-                self.is_away = False
                 self._accept(record)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 self._reopen(record, error)
@@ -249,6 +251,8 @@ class Poller:
                 self._postpone(result)
             elif isinstance(result, Restarted):
                 self._ask_again(self._read)
+            elif isinstance(result, Standing):
+                self._judge(result.is_known)
             else:
                 self._commit(result, asynchronous=True)
 
@@ -302,7 +306,6 @@ class Poller:
             self._consumer.incremental_assign(ready)
             # librdkafka keeps the pause of a partition that was given away, and ours is new.
             self._consumer.resume(ready)
-            self.subscribed.set()
 
     # Rebalances -----------------------------------------------------------------------------------------------
 
@@ -310,6 +313,8 @@ class Poller:
         """Make a callback that cannot raise: an exception in one loses fetched messages."""
 
         def called(consumer: Any, partitions: list[TopicPartition]) -> None:
+            if is_closing():
+                return
             try:
                 callback(consumer, partitions)
             except Exception as error:
@@ -320,7 +325,7 @@ class Poller:
 
     def _on_assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign([])  # nothing is read before the offsets are known
-        self._away_since = None
+        self._contact.heard(monotonic())
         self._waiting.add((each.topic, each.partition) for each in partitions)
 
     def _on_revoke(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
@@ -358,24 +363,30 @@ class Poller:
             log.debug("Kafka stores no offsets now, PostgreSQL has them: %s", error)
 
     def _on_error(self, error: KafkaError) -> None:
+        if is_closing():
+            return
         if error.fatal():
             self._fatal = error.str()
             return
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._away_since, self.is_away = self._away_since or monotonic(), True
+            self._contact.lost_brokers(monotonic())
         log.log(self._repeats.level(error.code()), "Kafka: %s", error.str())
+
+    def _on_commit(self, error: KafkaError | None, _partitions: list[TopicPartition]) -> None:
+        if error is None and not is_closing():
+            self._contact.heard(monotonic())
 
     def _close(self) -> None:
         places = list(self._read)
         offsets = self._assignments.close(None, self._settings.drain)
         if self._keeper.flush(offsets, FLUSH):
-            self._commit(offsets, asynchronous=False)
+            self._commit(offsets, asynchronous=True)
         self._asker.end()
         try:
             self._unassign(places)
         except KafkaException as error:
             log.debug("Kafka: %s", error)
-        self._consumer.close()
+        close_in_time(self._consumer, self._settings.group)
 
 
 def _bytes(value: Any) -> HeaderValue:

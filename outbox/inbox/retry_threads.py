@@ -15,6 +15,8 @@ from collections.abc import Callable
 from outbox.inbox import plans
 from outbox.inbox.failures import Failure, interrupted, is_infrastructure, timed_out
 from outbox.inbox.handling import Connection, count_failure, handle_due, try_later
+from outbox.inbox.runs import count_retry
+from outbox.inbox.suspects import FIRST_RETRIES
 from outbox.inbox.threads import FIRST_PAUSE, IDLE, MOST_INTERRUPTIONS, ListenerThread, Runtime
 
 log = logging.getLogger("outbox.inbox")
@@ -25,6 +27,8 @@ class SearchRight:
 
     def __init__(self) -> None:
         self._lock, self._soon = threading.Lock(), threading.Event()
+        self._begun = 0
+        self._suspect: int | None = None
         self.interrupted: dict[int, int] = {}
         """How often in a row each retry was interrupted."""
 
@@ -35,6 +39,24 @@ class SearchRight:
     def give_back(self) -> None:
         """Let another thread have the right."""
         self._lock.release()
+
+    @property
+    def has_suspect(self) -> bool:
+        """Whether a retry is run that may have ended another process: one at a time is."""
+        return self._suspect is not None
+
+    def begin(self, retry: plans.Retry) -> bool:
+        """Begin with a retry, by the thread that has the right; return whether its run is counted."""
+        self._begun += 1
+        if retry.is_suspect:
+            self._suspect = retry.id
+        return retry.is_suspect or retry.attempts > 0 or self._begun <= FIRST_RETRIES
+
+    def end(self, retry: plans.Retry | None) -> None:
+        """End with a retry."""
+        if retry is not None and retry.id == self._suspect:
+            self._suspect = None
+            self.hurry()
 
     def hurry(self) -> None:
         """Let the next search begin at once: a retry was found or has ended, so others may be due."""
@@ -71,6 +93,7 @@ class RetryThread(ListenerThread):
         if self.left is not None:
             self._retry = self.left
             self._fail(self.left, timed_out(self._timeout))
+            self._right.end(self.left)
             self.left = None  # not before: if this thread ends here, the next one counts it
         self._has_right = self._right.take()
         if not self._has_right:
@@ -79,11 +102,13 @@ class RetryThread(ListenerThread):
             found = self._try_next()
         except Exception as error:  # noqa: BLE001  (it is logged; whatever it is, the retry is still due)
             self._give_right_back()
+            self._right.end(self._retry)
             if self._settle():
                 self._interruption(error)
             return
         finally:
             self._give_right_back()
+        self._right.end(found)
         if found is not None and self._settle():
             self._right.interrupted.pop(found.id, None)
             self._right.hurry()  # the next message of its key is due now
@@ -92,7 +117,8 @@ class RetryThread(ListenerThread):
         """Wait until a retry is due, and try it; None: the thread is to end."""
         while not self._ends.is_set():
             self._retry = None
-            found = handle_due(self._connection(), self._how, self._began)
+            with_suspects = not self._right.has_suspect
+            found = handle_due(self._connection(), self._how, self._began, with_suspects=with_suspects)
             self._pauses.reset()
             if found is not None:
                 return found
@@ -101,8 +127,11 @@ class RetryThread(ListenerThread):
 
     def _began(self, retry: plans.Retry) -> None:
         self._retry = retry
+        is_counted = self._right.begin(retry)
         self._right.hurry()
         self._give_right_back()
+        if is_counted:
+            count_retry(self._how, retry)
         self._begin(retry.delivery, self._connection())
 
     def _give_right_back(self) -> None:

@@ -103,6 +103,11 @@ class ConsumerSettings:
         return json.dumps({topic: str(tags) for topic, tags in sorted(self.subscription.items())})
 
     @property
+    def session(self) -> float:
+        """Seconds after which Kafka gives up a member that is silent."""
+        return float(self.kafka.get("session.timeout.ms", 45000)) / 1000.0
+
+    @property
     def librdkafka(self) -> dict[str, Any]:
         """The configuration of the client of Kafka."""
         return {**DEFAULTS, **self.kafka, **FIXED, "group.id": self.group, "client.id": self.member}

@@ -46,6 +46,7 @@ from outbox.inbox.handling import (
 from outbox.inbox.messages import Attempt, Delivery
 from outbox.inbox.repeats import Repeats
 from outbox.inbox.round_trips import check_and_commit
+from outbox.inbox.runs import count_delivery
 from outbox.inbox.server import CurrentServer, Server
 from outbox.inbox.sessions import LOCK_WAIT, limit_transactions, locked_by_others
 from outbox.inbox.work import Work
@@ -235,6 +236,19 @@ class DeliveryThread(ListenerThread):
         self._pause(cause)
 
     def _work_on(self, work: Work) -> None:
+        """Handle a message; a suspect waits while another one runs."""
+        suspects = self._work.suspects
+        if not suspects.admit(work.delivery):
+            self._put_off(work)
+            self.current = None
+            return
+        try:
+            self._handle(work)
+        finally:
+            if suspects.leave(work.delivery):
+                self._work.hurry()
+
+    def _handle(self, work: Work) -> None:
         delivery, done = work.delivery, False
         handled: Handled | None = None
         while not done and self._work.is_current(delivery):
@@ -283,9 +297,6 @@ class DeliveryThread(ListenerThread):
 
     def _postpone(self, work: Work, error: LockedError) -> None:
         """Give back a message that others have locked: its key waits, and this thread goes on with others."""
-        if self._conn is not None:
-            with suppress(psycopg.Error):  # of a connection that was lost
-                self._conn.rollback()
         message = work.delivery.message
         log.log(
             self._repeats.level("locked", logging.INFO),
@@ -295,7 +306,14 @@ class DeliveryThread(ListenerThread):
             message.partition,
             error,
         )
-        self._work.postpone(work.key, work.left(was_locked=True))
+        self._put_off(work, was_locked=True)
+
+    def _put_off(self, work: Work, *, was_locked: bool = False) -> None:
+        if self._conn is not None:
+            with suppress(psycopg.Error):  # of a connection that was lost
+                self._conn.rollback()
+        work.taken = None
+        self._work.postpone(work.key, work.left(was_locked=was_locked))
 
     def _park_followers(self, key: Hashable) -> None:
         """Park what waits behind a message that was parked, many in one transaction; what fails is handled alone."""
@@ -334,6 +352,8 @@ class DeliveryThread(ListenerThread):
         def begins(attempt: Attempt) -> None:
             # Not before: waiting for the row of a zombie is not the listener's time, nor is parking.
             work.attempt = attempt
+            if self._work.suspects.counts(delivery):
+                count_delivery(conn, self._how, self._work.suspects, delivery)
             self._begin(delivery, conn)
 
         if failure is None:

@@ -86,7 +86,11 @@ RETURNING xmax = 0;
 
 -- name: park
 -- Parks a message, once. A retry is due after $16 seconds. Any other conflict is an error: two messages at the head of one
--- key, for example, if its held key was deleted by hand. The transaction then takes nothing over.
+-- key, for example, if its held key was deleted by hand. The transaction then takes nothing over. The run has ended, so its count is removed.
+WITH ended AS (
+    DELETE FROM outbox.inbox_run r
+    WHERE r.group_id = $1::integer AND r.topic_id = $4::integer AND r.part = $5::integer AND r.off = $6::bigint
+)
 INSERT INTO outbox.inbox_parked (group_id, message_id, born_on, topic_id, part, off, digest, order_key, key, body,
     header_names, header_values, published_at, state, attempts, due_at, fingerprint, error, failed_at, undecided)
 VALUES ($1::integer, $2::uuid, $3::date, $4::integer, $5::integer, $6::bigint, $7::bytea, $8::bytea, $9::bytea, $10::bytea,
@@ -121,10 +125,15 @@ SELECT CASE WHEN $1::xid8 < pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_sn
 -- Locks and returns the retry of a group that has been due for the longest time, unless others have all of them. Of an order
 -- key only the first message is a retry, so SKIP LOCKED cannot hand out the second one. The row is dead from here on until
 -- this transaction deletes it or is rolled back: a listener that commits by itself commits a dead letter ($2 fingerprint).
--- The listener's waits for locks have no limit. statement_timestamp is stable, so the index ends the search at the first row that is not due.
+-- A retry whose run has begun in a process other than $4, and has not ended there, is found only if $3; the last column is whether it is
+-- one. The listener's waits for locks have no limit. statement_timestamp is stable, so the index ends the search at the first row that is not due.
 WITH due AS MATERIALIZED (
     SELECT p.id FROM outbox.inbox_parked p
     WHERE p.group_id = $1::integer AND p.state = 'retry' AND p.due_at <= pg_catalog.statement_timestamp()
+        AND ($3::boolean OR (
+            SELECT r.member <> $4::text FROM outbox.inbox_run r
+            WHERE r.group_id = p.group_id AND r.topic_id = p.topic_id AND r.part = p.part AND r.off = p.off
+        ) IS NOT TRUE)
     ORDER BY p.due_at
     LIMIT 1
     FOR UPDATE OF p SKIP LOCKED
@@ -136,7 +145,9 @@ FROM due, outbox.inbox_topic t
 WHERE p.id = due.id AND t.id = p.topic_id
 RETURNING p.id, p.message_id, p.born_on, p.topic_id, t.name, p.part, p.off, p.digest, p.order_key, p.key, p.body,
     p.header_names, p.header_values, (extract(epoch FROM p.published_at) * 1000::numeric)::bigint, p.attempts - 1,
-    pg_catalog.pg_current_xact_id()::text, p.undecided, pg_catalog.set_config('lock_timeout', '0', true);
+    pg_catalog.pg_current_xact_id()::text, p.undecided, pg_catalog.set_config('lock_timeout', '0', true),
+    (SELECT r.member <> $4::text FROM outbox.inbox_run r
+     WHERE r.group_id = p.group_id AND r.topic_id = p.topic_id AND r.part = p.part AND r.off = p.off) IS TRUE;
 
 -- name: before_retry
 -- What the listener of a retry writes is taken back to here, without a moment in which the row is due and unlocked.
@@ -168,7 +179,11 @@ WITH held AS (
 SELECT pg_catalog.current_setting('transaction_isolation'), EXISTS (SELECT FROM held);
 
 -- name: take_out
--- Deletes a parked message, in the transaction of its effect.
+-- Deletes a parked message, in the transaction of its effect, and the count of its run.
+WITH ended AS (
+    DELETE FROM outbox.inbox_run r USING outbox.inbox_parked p
+    WHERE p.id = $1::bigint AND r.group_id = p.group_id AND r.topic_id = p.topic_id AND r.part = p.part AND r.off = p.off
+)
 DELETE FROM outbox.inbox_parked WHERE id = $1::bigint RETURNING id;
 
 -- name: follow
@@ -194,7 +209,11 @@ RETURNING 1;
 -- name: failed_again
 -- Counts a failed retry ($1 id, $2 attempts before), and schedules the next one in $3 seconds, or none: then it is dead. In the
 -- transaction that ran it ($6) the row is dead and counted since `next_due`. In a new one nothing is returned if somebody else
--- has dealt with it.
+-- has dealt with it. The run has ended, so its count is removed.
+WITH ended AS (
+    DELETE FROM outbox.inbox_run r USING outbox.inbox_parked p
+    WHERE p.id = $1::bigint AND r.group_id = p.group_id AND r.topic_id = p.topic_id AND r.part = p.part AND r.off = p.off
+)
 UPDATE outbox.inbox_parked
 SET attempts = $2::integer + 1,
     state = CASE WHEN $3::float8 IS NULL THEN 'dead' ELSE 'retry' END,
@@ -212,7 +231,12 @@ WHERE p.id = $1::bigint AND p.attempts = $2::integer + 1 AND p.state = 'dead';
 
 -- name: postpone
 -- Tries a retry ($1, $3 attempts before) again in $2 seconds, without counting an attempt: PostgreSQL was to blame. One that
--- somebody else has dealt with meanwhile is left alone.
+-- somebody else has dealt with meanwhile is left alone. The run has ended, so its count is removed.
+WITH ended AS (
+    DELETE FROM outbox.inbox_run r USING outbox.inbox_parked p
+    WHERE p.id = $1::bigint AND r.group_id = p.group_id AND r.topic_id = p.topic_id AND r.part = p.part AND r.off = p.off
+        AND p.attempts = $3::integer AND p.state = 'retry'
+)
 UPDATE outbox.inbox_parked SET due_at = pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => $2::float8)
 WHERE id = $1::bigint AND attempts = $3::integer AND state = 'retry'
 RETURNING id;

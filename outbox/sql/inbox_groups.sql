@@ -97,6 +97,51 @@ WHERE p.group_id = $1::integer AND p.topic_id = s.topic_id AND p.part = s.part
     AND p.generation = s.generation AND p.next_off < s.off
 RETURNING p.part;
 
+-- name: claim
+-- States who reads partitions ($3) from now on ($4). Returns for each of them whether it was another member's, which has not given it back.
+UPDATE outbox.inbox_position p SET reader = $4::text
+FROM (
+    SELECT b.part, b.reader FROM outbox.inbox_position b
+    WHERE b.group_id = $1::integer AND b.topic_id = $2::integer AND b.part = ANY ($3::integer[])
+    FOR UPDATE
+) b
+WHERE p.group_id = $1::integer AND p.topic_id = $2::integer AND p.part = b.part
+RETURNING p.part, b.reader IS NOT NULL AND b.reader <> $4::text;
+
+-- name: forget_runs
+-- Removes what is counted of deliveries of partitions ($3): all of it, but of those ($4) that were not given back what was not done.
+DELETE FROM outbox.inbox_run r
+WHERE r.group_id = $1::integer AND r.topic_id = $2::integer AND r.part = ANY ($3::integer[]) AND NOT r.is_retry
+    AND (r.part <> ALL ($4::integer[]) OR EXISTS (
+        SELECT FROM outbox.inbox i
+        WHERE i.group_id = r.group_id AND i.message_id = r.message_id AND i.born_on = r.born_on
+    ))
+RETURNING r.part;
+
+-- name: begun_runs
+-- Deliveries of partitions ($3) that have begun, and were not done when their process ended.
+SELECT r.part, r.off FROM outbox.inbox_run r
+WHERE r.group_id = $1::integer AND r.topic_id = $2::integer AND r.part = ANY ($3::integer[]) AND NOT r.is_retry;
+
+-- name: release
+-- Gives partitions back that a member ($2) reads: $3 topics and $4 partitions, or all of them.
+UPDATE outbox.inbox_position p SET reader = NULL
+WHERE p.group_id = $1::integer AND p.reader = $2::text
+    AND ($3::integer[] IS NULL OR EXISTS (
+        SELECT FROM unnest($3::integer[], $4::integer[]) s (topic_id, part) WHERE s.topic_id = p.topic_id AND s.part = p.part
+    ))
+RETURNING p.part;
+
+-- name: count_run
+-- Counts that a run of a message begins ($1 group, $2 topic, $3 partition, $4 offset, $5 id, $6 day of birth, $7 whether it is parked) in
+-- a process ($8), however often it begins there. Returns in how many processes it has begun, one after the other.
+INSERT INTO outbox.inbox_run AS r (group_id, topic_id, part, off, message_id, born_on, is_retry, member)
+VALUES ($1::integer, $2::integer, $3::integer, $4::bigint, $5::uuid, $6::date, $7::boolean, $8::text)
+ON CONFLICT (group_id, topic_id, part, off) DO UPDATE
+SET runs = r.runs + CASE WHEN r.member = excluded.member THEN 0 ELSE 1 END, member = excluded.member, is_retry = excluded.is_retry,
+    began_at = pg_catalog.clock_timestamp()
+RETURNING runs;
+
 -- name: ensure_partition
 -- Makes the partition of the inbox for a day of birth.
 SELECT outbox.ensure_inbox_partition($1::date);

@@ -74,6 +74,10 @@ def listener(conn: psycopg.Connection[Any], message: ConsumedMessage) -> Consume
     chosen = message.body == BODY
     if chosen and DIES == "before the write":
         die()
+    if chosen and DIES == "in the retry":
+        if message.reconsume_times:
+            die()
+        raise ValueError("fails once, and then kills")
     result = apply(conn, message, OPTIONS["member"])
     if OPTIONS["sends_to"]:
         OUTBOX.send(conn, Message(OPTIONS["sends_to"], key=message.key, body=message.body))

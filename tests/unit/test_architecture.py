@@ -121,6 +121,7 @@ OPTIONAL = {
     "outbox/codecs/master_keys.py": {"cryptography"},
     "outbox/codecs/schemas/": {"confluent_kafka", "referencing"},
     "outbox/drivers/asyncpg_async.py": {"asyncpg"},
+    "outbox/inbox/clients.py": {"confluent_kafka"},
     "outbox/inbox/django.py": {"django"},
     "outbox/inbox/kafka_offsets.py": {"confluent_kafka"},
     "outbox/inbox/poller.py": {"confluent_kafka"},

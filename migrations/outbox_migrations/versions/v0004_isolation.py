@@ -14,6 +14,7 @@ def upgrade() -> None:
     """Run one script for each subject, in the transaction of the whole upgrade."""
     run("0004_rebinding.sql")
     run("0004_rebinding_tables.sql")
+    run("0004_runs.sql")
     run("0004_consumer_groups.sql")
     run("0004_transitions.sql")
     run("0004_ids.sql")

@@ -44,6 +44,11 @@ TABLES = {
         "({id}, gen_random_uuid(), current_date, 1, 0, 99, 'd', 'evil', '{{}}', '{{}}', now(), 'dead', 1)",
         "body = 'evil', state = 'retry', due_at = now()",
     ),
+    "inbox_run": (
+        "group_id, topic_id, part, off, message_id, born_on, is_retry, member",
+        "({id}, 1, 0, 99, gen_random_uuid(), current_date, false, 'evil')",
+        "runs = runs + 1",
+    ),
     "inbox_replay": (
         "group_id, topic_id, selection, source, again, orderly, published_before",
         "({id}, 1, '{{}}', 'evil', true, false, now())",
@@ -52,7 +57,7 @@ TABLES = {
 }
 """The tables whose rows belong to groups: an insert for a group, and a change."""
 OF_GROUPS = sorted(set(TABLES) - {"consumer_group"})
-DELETED = ("consumer_member", "inbox_held_key", "inbox_parked")
+DELETED = ("consumer_member", "inbox_held_key", "inbox_parked", "inbox_run")
 """Tables from which a consumer may delete rows."""
 
 

@@ -30,8 +30,8 @@ STATEMENTS: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
     ),
     "known": (("integer", "uuid", "date", "bytea"), (1, ID, "2026-11-01", b"d")),
     "hold": (("integer", "integer", "bytea"), (1, 1, b"k500")),
-    "next_due": (("integer", "text"), (1, "f")),
-    "next_due, none": (("integer", "text"), (2, "f")),
+    "next_due": (("integer", "text", "boolean", "text"), (1, "f", False, "m")),
+    "next_due, none": (("integer", "text", "boolean", "text"), (2, "f", False, "m")),
     "lock_again": (("bigint", "integer", "xid8"), (500, 1, "1")),
     "lock_held_key": (("integer", "integer", "bytea"), (1, 1, b"k500")),
     "take_out": (("bigint",), (500,)),
@@ -46,8 +46,23 @@ STATEMENTS: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
     "positions": (("integer", "integer"), (1, 1)),
     "begin": (("integer", "integer", "integer[]", "bigint[]"), (1, 1, [1], [5])),
     "store": (("integer", "integer[]", "integer[]", "bigint[]", "integer[]"), (1, [1], [1], [5], [0])),
+    "claim": (("integer", "integer", "integer[]", "text"), (1, 1, [1, 2], "m")),
+    "forget_runs": (("integer", "integer", "integer[]", "integer[]"), (1, 1, [1], [1])),
+    "begun_runs": (("integer", "integer", "integer[]"), (1, 1, [1])),
+    "release": (("integer", "text", "integer[]", "integer[]"), (1, "m", [1], [1])),
+    "count_run": (
+        ("integer", "integer", "integer", "bigint", "uuid", "date", "boolean", "text"),
+        (1, 1, 1, 5, ID, "2026-11-01", False, "m"),
+    ),
 }
-MOST = {"store": 400, "take_batch": 2 * MANY, "known_batch": 2 * MANY, "held_keys": 2 * MANY}
+MOST = {
+    "store": 400,
+    "release": 400,
+    "claim": 450,
+    "take_batch": 2 * MANY,
+    "known_batch": 2 * MANY,
+    "held_keys": 2 * MANY,
+}
 """Rows that a statement may read, where it is more than a few: all positions of the group, or one for each message."""
 FILL = """
     INSERT INTO outbox.inbox_topic (name, kafka_id) SELECT 't' || i, 'c/' || i FROM generate_series(1, 20) i;
@@ -68,6 +83,9 @@ FILL = """
     INSERT INTO outbox.inbox_floor (group_id, born_before) SELECT g, '2026-10-01' FROM generate_series(1, 4000) g;
     INSERT INTO outbox.inbox_position (group_id, topic_id, part, next_off)
         SELECT g, t, p, 1 FROM generate_series(1, 20) g, generate_series(1, 20) t, generate_series(1, 20) p;
+    INSERT INTO outbox.inbox_run (group_id, topic_id, part, off, message_id, born_on, is_retry, member)
+        SELECT g, t, p, p, gen_random_uuid(), '2026-11-01', false, 'other'
+        FROM generate_series(1, 20) g, generate_series(1, 20) t, generate_series(1, 20) p;
     ANALYZE outbox.inbox_parked
 """
 
@@ -90,7 +108,17 @@ FILL = """
     "died",
     "postpone",
 )
-@pytest.mark.plan("outbox/sql/inbox_groups.sql", "positions", "begin", "store")
+@pytest.mark.plan(
+    "outbox/sql/inbox_groups.sql",
+    "positions",
+    "begin",
+    "store",
+    "claim",
+    "forget_runs",
+    "begun_runs",
+    "release",
+    "count_run",
+)
 def test_statements_of_consumers_read_a_few_rows_of_full_tables(database: str) -> None:
     prepared = {}
     connections = []

@@ -79,11 +79,11 @@ def test_the_search_goes_on_when_its_thread_ends(
     ended: list[str] = []
     search = handling.handle_due
 
-    def ends_once(*args: object) -> object:
+    def ends_once(*args: object, **options: object) -> object:
         if not ended:
             ended.append(threading.current_thread().name)
             raise SystemExit
-        return search(*args)  # type: ignore[arg-type]
+        return search(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(retry_threads, "handle_due", ends_once)
     inbox.produce_numbered(topic, 4)

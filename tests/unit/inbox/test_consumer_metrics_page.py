@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from outbox.errors import ConfigurationError
+from outbox.inbox import contact
 from outbox.inbox.assignments import Assignments, Limits
 from outbox.inbox.counts import MessageCounts
 from outbox.inbox.metrics import METRICS, live, prometheus_text, ready, serve_metrics
@@ -72,7 +73,6 @@ class Thread(NamedTuple):
     kept_at: float = 0.0
     trouble: str | None = None
     held_keys: int | None = None
-    is_away: bool = False
     ends: dict[tuple[str, int], int] = {}  # noqa: RUF012  (never changed)
 
 
@@ -116,7 +116,8 @@ def test_a_consumer_that_lost_kafka_is_alive_and_not_ready() -> None:
         "points", subscription_of({"t": "*"}), False, {"bootstrap.servers": "b"}, FIRST
     )
     for keeper, poller, trouble in (
-        (Thread(), Thread(is_away=True), "no broker of Kafka is reachable"),
+        (Thread(), Thread(trouble=contact.AWAY), contact.AWAY),
+        (Thread(), Thread(trouble=contact.UNKNOWN), contact.UNKNOWN),
         (Thread(trouble="OperationalError"), Thread(), "PostgreSQL: OperationalError"),
     ):
         found = observe(
