@@ -27,8 +27,6 @@ _NO_DAY = date(1970, 1, 1)
 Kafka's timestamp cannot stand for it: it changes when the message is published again, and the same id could be in two
 partitions of the inbox. The rows of this day are in the DEFAULT partition.
 """
-_LONGEST_KEY = 255
-"""Bytes of a key that is its own order key; a longer one is represented by its hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +151,7 @@ def identify(
     Args:
         source: its topic.
         record: as it was fetched.
-        orderly: Whether its key has an order. A record without a key has none.
+        orderly: Whether its key has an order; see `wire.order_of` for what that is.
         epoch: the assignment of its partition.
         failure: why its header filter could not decide.
     """
@@ -170,7 +168,7 @@ def identify(
         day = _day(stated, record.headers)
     message = ConsumedMessage(message_id, *record[:6], born_at, published_at)
     content = digest(record.key, record.body)
-    key = order_key(record.key) if orderly else None
+    key = wire.order_of(record.headers, record.key, record.partition) if orderly else None
     return Delivery(message, source.topic_id, day, content, key, epoch, failure)
 
 
@@ -204,13 +202,6 @@ def digest(key: bytes | None, body: bytes | None) -> bytes:
     for part in (key, body):
         found.update(b"-" if part is None else b"%d:" % len(part) + part)
     return found.digest()
-
-
-def order_key(key: bytes | None) -> bytes | None:
-    """Return what stands for a key in tables: itself, or its hash if it is long."""
-    if key is None or len(key) <= _LONGEST_KEY:
-        return key
-    return b"sha256:" + hashlib.sha256(key).digest()
 
 
 def header_columns(headers: Sequence[tuple[str, HeaderValue]]) -> tuple[list[str], list[HeaderValue]]:
