@@ -316,6 +316,17 @@ def test_the_tables_record_size_is_the_librarys(database: str) -> None:
             assert size - 700 <= row[0] <= size  # never more: what the library sends, the table takes
 
 
+def test_the_header_of_an_order_counts_in_the_tables_sum(database: str) -> None:
+    given: list[Columns] = [{}, {"queue": 10}, {"order_key": b"o-1"}]
+    with psycopg.connect(database) as connection:
+        for columns in given:
+            insert(connection, {"topic": "t", "key": b"k", "body": b"", **columns})
+        rows = connection.execute("SELECT outbox.record_size(m) FROM outbox.message m ORDER BY id").fetchall()
+    bare, for_queue, by_key = (size for (size,) in rows)
+    assert for_queue == bare + len("outbox-queue10") + 2
+    assert by_key == bare + len("outbox-order-keyo-1") + 2
+
+
 def test_what_the_library_sends_the_table_takes(producer: psycopg.Connection[Any]) -> None:
     """The library refuses by its own errors; what it does not refuse, the table accepts."""
     soon = datetime.now(UTC) + timedelta(hours=1)
