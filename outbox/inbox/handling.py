@@ -99,7 +99,11 @@ def handle(
         with locked_by_others():
             taken = begin_and_take(conn, how.group, delivery)
     if not taken.is_new:
-        return _refused(conn, how, delivery, previous)
+        copy = run(conn, plans.copy_of(how.group, delivery))
+        if copy is None:
+            return _refused(conn, how, delivery, previous)
+        conn.rollback()
+        return handle(conn, how, copy, begins, previous, commit=commit)
     if taken.is_too_old:
         parked = run(conn, plans.park_too_old(how.group, delivery))
         conn.commit()
@@ -121,7 +125,8 @@ def handle(
     with locked_by_others():
         is_new = run(conn, plans.take(how.group, delivery)).is_new
     if not is_new:
-        return _refused(conn, how, delivery, attempt)
+        conn.rollback()
+        return handle(conn, how, delivery, begins, attempt, commit=commit)
     conn.commit()
     return Handled.DISCARDED
 
@@ -242,13 +247,10 @@ def _is_refused_by_filter(how: Handling, retry: plans.Retry) -> bool:
 
 
 def _refused(conn: Connection, how: Handling, delivery: Delivery, previous: Attempt | None) -> Handled:
-    if run(conn, plans.is_reused(how.group, delivery)):
-        parked = run(conn, plans.park_dead(how.group, delivery, reported(plans.REUSED), attempts=0))
-    elif run(conn, plans.is_committed_by_listener(previous)):
-        parked = run(conn, plans.park_dead(how.group, delivery, reported(plans.COMMITTED), attempts=1))
-    else:
+    if not run(conn, plans.is_committed_by_listener(previous)):
         conn.rollback()
         return Handled.REFUSED
+    parked = run(conn, plans.park_dead(how.group, delivery, reported(plans.COMMITTED), attempts=1))
     conn.commit()
     _log_dead(delivery.message, parked.failure, parked.id)
     return Handled.DEAD

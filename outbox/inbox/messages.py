@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
@@ -18,7 +18,7 @@ from outbox.inbox.failures import Failure
 
 HeaderValue = bytes | None
 _FOREIGN = UUID("6f7c1f1e-0a53-5c3c-9d0c-2a6f1c4b8e11")
-"""The namespace of the ids of records that do not come from an outbox."""
+"""The namespace of the ids of records that do not come from an outbox, and of copies."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MILLISECOND = 253402300799999
 _NO_DAY = date(1970, 1, 1)
@@ -170,6 +170,17 @@ def identify(
     content = digest(record.key, record.body)
     key = wire.order_of(record.headers, record.key, record.partition) if orderly else None
     return Delivery(message, source.topic_id, day, content, key, epoch, failure)
+
+
+def as_copy(delivery: Delivery) -> Delivery:
+    """Return a message under an id of its own, because its headers state the id of another record.
+
+    Kafka Streams, Kafka Connect and others copy headers, so several records have the headers of one message. The new id
+    is made from the old one, the name of the topic and the content: a redelivery gets the same one. See docs/adr/0143.
+    """
+    message = delivery.message
+    name = f"{message.message_id}/{message.topic}/{delivery.digest.hex()}"
+    return replace(delivery, message=replace(message, message_id=uuid5(_FOREIGN, name)))
 
 
 def born_on(message: ConsumedMessage) -> date:

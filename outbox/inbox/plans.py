@@ -19,6 +19,9 @@ on; `park` finds that the transaction of the `Attempt` is committed although the
 dead letter. A retry has made its row dead in `next_due`, so the row is committed as dead, and `failed_again` and
 `postpone` leave it alone.
 
+Records that other programs made of a message, such as Kafka Streams, have its headers, and so its id. The first one is
+taken over under that id, and others under ids of their own (`copy_of`), which a redelivery finds again.
+
 What happens when the partition of a message's day has been dropped: the floor of the group was raised and committed
 before that, so `take` inserts a row and reports that it proves nothing. The row and a dead letter are committed
 together; if the process dies before that, there is neither, and the message is delivered again. After it, the row
@@ -33,9 +36,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from outbox.inbox.delays import DelaySchedule
-from outbox.inbox.failures import Failure, reported
+from outbox.inbox.failures import Failure
 from outbox.inbox.header_filters import UNDECIDED
-from outbox.inbox.messages import Attempt, ConsumedMessage, Delivery, born_of, header_columns
+from outbox.inbox.messages import Attempt, ConsumedMessage, Delivery, as_copy, born_of, header_columns
 from outbox.inbox.snapshots import require_new_snapshots
 from outbox.statements import ByteaArray, Plan, Statement, TextArray, load
 
@@ -49,7 +52,6 @@ ROLLED_BACK = f"{ENDED}, and rolled it back"
 TOO_OLD = "too old to prove that it was not applied"
 UNREADABLE_HEADERS = "headers that cannot be read, so it is unknown whether the message is subscribed to"
 """An operator who names it in a redrive decides that it is."""
-REUSED = "the id of the message was used before, with another key or body"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -94,13 +96,19 @@ def take(group: int, delivery: Delivery) -> Plan[Taken]:
     return Taken(*rows[0][:4])
 
 
-def is_reused(group: int, delivery: Delivery) -> Plan[bool]:
-    """Return whether the row that refused a message is of a message with another content."""
-    message = delivery.message
+def copy_of(group: int, delivery: Delivery) -> Plan[Delivery | None]:
+    """Return a message under an id of its own, if the row that refused it is of another record with its headers."""
     rows = yield Statement(
-        SQL["known"], (str(group), str(message.message_id), str(delivery.born_on), delivery.digest)
+        SQL["known"],
+        (
+            str(group),
+            str(delivery.message.message_id),
+            str(delivery.born_on),
+            delivery.digest,
+            str(delivery.topic_id),
+        ),
     )
-    return bool(rows) and not rows[0][0]
+    return as_copy(delivery) if rows and not rows[0][0] else None
 
 
 def park_behind(group: int, delivery: Delivery) -> Plan[None]:
@@ -146,8 +154,9 @@ def park(
     rows = yield Statement(SQL["take"], (*identity(group, delivery), None, "false"))
     taken = Taken(*rows[0][:4])
     if not taken.is_new:
-        if (yield from is_reused(group, delivery)):
-            return (yield from park_dead(group, delivery, reported(REUSED), attempts=0))
+        copy = yield from copy_of(group, delivery)
+        if copy is not None:
+            return (yield from park(group, copy, failure, delays, attempt))
         if not (yield from is_committed_by_listener(attempt)):
             return None
         return (yield from park_dead(group, delivery, _committed(failure), attempts=1))
