@@ -68,6 +68,11 @@ class Poller:
         """Behind the last record that Kafka had at the last fetch."""
         self.subscribed = threading.Event()
 
+    @property
+    def stopped(self) -> dict[TopicPart, str]:
+        """Partitions that the member has and does not read, and why."""
+        return dict(self._waiting.stopped)
+
     def stop(self) -> None:
         """Ask the loop to end; any thread may call this."""
         self._stops.set()
@@ -287,7 +292,7 @@ class Poller:
                     else "not reading it",
                 )
                 if self._settings.on_gap == "stop":
-                    self._waiting.remove(place)
+                    self._waiting.stop(place, f"Kafka does not have offsets {low} to {high - 1}")
                     continue
             epoch = self._assignments.open(
                 place, opened.source, start.offset, opened.generations[part], opened.server
