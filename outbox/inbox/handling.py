@@ -178,12 +178,19 @@ def handle_due(
     except ListenerFailedError as failed:
         count_failure(conn, how, retry, failed.failure)
         return retry
-    if result is ConsumeResult.DISCARD:
-        _take_back_retry(conn)
-        run(conn, plans.take_out_discarded(how.group, retry))
-    else:
-        run(conn, plans.take_out(how.group, retry))
-    conn.commit()
+    try:
+        if result is ConsumeResult.DISCARD:
+            _take_back_retry(conn)
+            run(conn, plans.take_out_discarded(how.group, retry))
+        else:
+            run(conn, plans.take_out(how.group, retry))
+        conn.commit()
+    except psycopg.Error as error:
+        if is_infrastructure(error):
+            raise
+        conn.rollback()
+        count_failure(conn, how, retry, describe(error))
+        return retry
     how.counts.retry("discarded" if result is ConsumeResult.DISCARD else "applied")
     return retry
 
@@ -346,9 +353,15 @@ def _commit(conn: Connection, attempt: Attempt, commit: Commit) -> Failure | Non
 
 
 def _ended(conn: Connection, attempt: Attempt, error: psycopg.Error) -> Failure:
-    """Return what became of a transaction that the listener ended; raise another error again."""
+    """Return why the listener's transaction cannot be committed: it ended it, or its writes are refused.
+
+    Raises:
+        psycopg.Error: PostgreSQL is away, or asks for another try.
+    """
     if error.diag.constraint_name != _KEEPS_TRANSACTION:
-        raise error
+        if is_infrastructure(error):
+            raise error
+        return describe(error)  # such as a deferred constraint
     conn.rollback()
     is_committed = run(conn, plans.is_committed_by_listener(attempt))
     conn.rollback()

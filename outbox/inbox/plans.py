@@ -191,7 +191,8 @@ def _committed(failure: Failure) -> Failure:
 
 
 def still_in(xid: str) -> Plan[None]:
-    """Raise unless the transaction is still the one that took the message."""
+    """Take back a role that the listener has set; raise unless the transaction is the one that took the message."""
+    yield Statement(SQL["reset_role"])
     yield Statement(SQL["require_transaction"], (xid,))
 
 

@@ -223,6 +223,16 @@ UPDATE outbox.inbox_parked SET due_at = pg_catalog.clock_timestamp() + pg_catalo
 WHERE id = $1::bigint AND attempts = $3::integer AND state = 'retry'
 RETURNING id;
 
+-- name: keep_role
+-- Notes the role of this session, for `reset_role`.
+SELECT pg_catalog.set_config('outbox.session_role', pg_catalog.current_setting('role'), false);
+
+-- name: reset_role
+-- Takes back a role that a listener has set: the consumer's own statements would be the role's. Also for later transactions.
+SELECT pg_catalog.set_config('role', k.role, false)
+FROM (SELECT coalesce(nullif(pg_catalog.current_setting('outbox.session_role', true), ''), 'none') AS role) k
+WHERE k.role <> pg_catalog.current_setting('role');
+
 -- name: require_transaction
 -- The last statement before a commit: the transaction is still the one that took the message over.
 SELECT outbox.require_transaction($1::xid8);
