@@ -188,7 +188,7 @@ def handle_due(
     except psycopg.Error as error:
         if is_infrastructure(error):
             raise
-        conn.rollback()
+        _take_back_retry(conn)
         count_failure(conn, how, retry, describe(error))
         return retry
     how.counts.retry("discarded" if result is ConsumeResult.DISCARD else "applied")

@@ -219,12 +219,13 @@ def take_back() -> Plan[None]:
 
 
 def take_out(group: int, retry: Retry) -> Plan[None]:
-    """Delete a parked message in the transaction of its effect, and let the next one of its key follow.
+    """Delete a parked message with its effect, let the next one of its key follow, and check deferred constraints.
 
     The held key is locked first. A message of the key that is delivered now waits for this transaction to end,
     and is then parked behind the next one, or finds the key released.
     """
     yield from remove(group, retry.delivery.topic_id, retry.delivery.order_key, retry.id)
+    yield Statement(SQL["check_constraints"], answers=False)
 
 
 def remove(group: int, topic_id: int, order_key: bytes | None, id_: int) -> Plan[None]:

@@ -177,6 +177,10 @@ SELECT pg_catalog.current_setting('transaction_isolation'), EXISTS (SELECT FROM 
 -- Deletes a parked message, in the transaction of its effect.
 DELETE FROM outbox.inbox_parked WHERE id = $1::bigint RETURNING id;
 
+-- name: check_constraints
+-- Checks what a commit would check, while the row of a retry is locked. Its message is taken out, so no copy of it is sent.
+SET CONSTRAINTS ALL IMMEDIATE;
+
 -- name: follow
 -- Makes the first message that waits behind a key the next retry; returns it, if there is one. One that is not waiting stays
 -- as it is.

@@ -80,7 +80,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         **dict.fromkeys(
             [
                 *("before_retry", "take_back", "await_commits", "apply_policies", "notice_dead_clients"),
-                *("keep_role", "reset_role"),
+                *("keep_role", "reset_role", "check_constraints"),
             ],
             NO_TABLE,
         ),
