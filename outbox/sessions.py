@@ -12,6 +12,8 @@ own connection, names the schema of each function and depends on none of these s
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +26,15 @@ _SQL = load("sessions.sql")
 CONNECT_TIMEOUT = 10
 SILENT_AFTER = 25.0
 """A server that vanished without a word is noticed after so many seconds; libpq's default is hours."""
+LISTENERS_SILENT_AFTER = 10.0
+"""The same for a session in which listeners run."""
+_OPTIONS = {
+    "keepalives_idle": "TCP_KEEPIDLE",
+    "keepalives_interval": "TCP_KEEPINTVL",
+    "keepalives_count": "TCP_KEEPCNT",
+    "tcp_user_timeout": "TCP_USER_TIMEOUT",
+}
+"""libpq's parameters, and the options of a socket that it sets for them."""
 ENCODING = {"client_encoding": "UTF8"}
 LIMITS = (
     "statement_timeout",
@@ -82,13 +93,40 @@ def parameters(dsn: str, application_name: str, silent_after: float = SILENT_AFT
     wanted = {
         "connect_timeout": CONNECT_TIMEOUT,
         "application_name": application_name[:63],
+        **_keepalives(silent_after),
+    }
+    given = conninfo.conninfo_to_dict(dsn)
+    return {**{name: value for name, value in wanted.items() if name not in given}, **ENCODING}
+
+
+def _keepalives(silent_after: float) -> dict[str, int]:
+    return {
         "keepalives_idle": max(round(silent_after * 0.4), 1),
         "keepalives_interval": max(round(silent_after * 0.2), 1),
         "keepalives_count": 3,
         "tcp_user_timeout": round(silent_after * 1000),
     }
-    given = conninfo.conninfo_to_dict(dsn)
-    return {**{name: value for name, value in wanted.items() if name not in given}, **ENCODING}
+
+
+def keep_alive(conn: Connection[Any], silent_after: float = LISTENERS_SILENT_AFTER) -> None:
+    """Notice a silent peer of a connection that a callable has opened, as of one that `connect_for_listeners` opens.
+
+    What the callable's own connection string sets stays, and so does a local socket.
+
+    Args:
+        conn: the connection.
+        silent_after: as of `parameters`.
+    """
+    given = conn.info.get_parameters()
+    with socket.socket(fileno=os.dup(conn.fileno())) as peer:
+        if peer.family not in (socket.AF_INET, socket.AF_INET6):
+            return
+        if given.get("keepalives") != "0":
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _keepalives(silent_after).items():
+            option = getattr(socket, _OPTIONS[name], None)  # not on every system
+            if option is not None and name not in given:
+                peer.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def connect(
@@ -112,12 +150,14 @@ def connect(
 
 def connect_for_listeners(dsn: str, application_name: str) -> Connection[tuple[Any, ...]]:
     """Open a session in which an application's code runs, too: nothing but the encoding is set."""
-    return psycopg.connect(dsn, **parameters(dsn, application_name, silent_after=10.0))
+    return psycopg.connect(dsn, **parameters(dsn, application_name, silent_after=LISTENERS_SILENT_AFTER))
 
 
 async def connect_for_listeners_async(dsn: str, application_name: str) -> AsyncConnection[tuple[Any, ...]]:
     """See `connect_for_listeners`."""
-    return await AsyncConnection.connect(dsn, **parameters(dsn, application_name, silent_after=10.0))
+    return await AsyncConnection.connect(
+        dsn, **parameters(dsn, application_name, silent_after=LISTENERS_SILENT_AFTER)
+    )
 
 
 def make_own(conn: Connection[Any]) -> None:

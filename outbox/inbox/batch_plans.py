@@ -13,8 +13,9 @@ from datetime import date
 from typing import NamedTuple
 from uuid import UUID
 
-from outbox.inbox.messages import Delivery, headers_of_all
-from outbox.inbox.plans import BEHIND, SQL, identity, lock_held_key, milliseconds
+from outbox.inbox.messages import Delivery, as_copy, headers_of_all
+from outbox.inbox.parked_rows import milliseconds
+from outbox.inbox.plans import BEHIND, SQL, identity, lock_held_key
 from outbox.statements import ByteaArray, Plan, Rows, Statement, TextArray, array_text
 
 
@@ -44,12 +45,40 @@ def take_batch(group: int, deliveries: Sequence[Delivery], *, for_listener: bool
     return TakenBatch(rows[0][2] if rows else "", [_row(each) in inserted for each in deliveries])
 
 
-def known_batch(group: int, deliveries: Sequence[Delivery]) -> Plan[list[bool]]:
-    """Return for each message that was refused whether its row is of the same content."""
+def known_batch(group: int, deliveries: Sequence[Delivery]) -> Plan[list[bool | None]]:
+    """Return for each message that was refused whether its row is its own, or of another record; None: it has none."""
     ids, days = [each.message.message_id for each in deliveries], [each.born_on for each in deliveries]
     digests = ByteaArray([each.digest for each in deliveries])
-    rows = yield Statement(SQL["known_batch"], (str(group), array_text(ids), array_text(days), digests))
-    return _flags(rows, len(deliveries))
+    topics = array_text(each.topic_id for each in deliveries)
+    rows = yield Statement(
+        SQL["known_batch"], (str(group), array_text(ids), array_text(days), digests, topics)
+    )
+    found: dict[int, bool] = dict(rows)
+    return [found.get(place) for place in range(1, len(deliveries) + 1)]
+
+
+def take_all(group: int, deliveries: Sequence[Delivery]) -> Plan[list[Delivery | None]]:
+    """Take several messages over, no two of which have one id; copies of others get ids of their own.
+
+    All transactions insert the ids that headers state before those of copies, and both in order, so none wait for each
+    other in a circle.
+
+    Returns:
+        Each message as it was taken; None: it was not, because it was taken over before, or is too old.
+    """
+    is_new = (yield from take_batch(group, deliveries)).is_new
+    found: list[Delivery | None] = [
+        each if new else None for each, new in zip(deliveries, is_new, strict=True)
+    ]
+    refused = [place for place, new in enumerate(is_new) if not new]
+    if refused:
+        own = yield from known_batch(group, [deliveries[place] for place in refused])
+        copies = [place for place, is_own in zip(refused, own, strict=True) if is_own is False]
+        if copies:
+            taken = yield from take_all(group, [as_copy(deliveries[place]) for place in copies])
+            for place, each in zip(copies, taken, strict=True):
+                found[place] = each
+    return found
 
 
 def held_keys(group: int, deliveries: Sequence[Delivery]) -> Plan[list[bool]]:
@@ -72,14 +101,14 @@ def park_behind_all(group: int, deliveries: Sequence[Delivery]) -> Plan[list[boo
         For each of them whether it is parked now; one that is not was taken over before, or is too old to be taken
         together with others. None: the key is not held, and the transaction is to be rolled back.
     """
-    taken = yield from take_batch(group, deliveries)
-    new = [each for each, is_new in zip(deliveries, taken.is_new, strict=True) if is_new]
+    taken = yield from take_all(group, deliveries)
+    new = [each for each in taken if each is not None]
     if new:
         key = (str(group), str(new[0].topic_id), new[0].order_key)
         if not (yield from lock_held_key(key)):
             return None
         yield _park_all(key, new)
-    return taken.is_new
+    return [each is not None for each in taken]
 
 
 def _park_all(key: tuple[str, str, bytes | None], deliveries: Sequence[Delivery]) -> Statement:

@@ -4,7 +4,7 @@ A batch has at most one message of a key, so it keeps the order of keys as singl
 of its messages was committed or parked before the batch began. It is tried in one transaction:
 
     1  take_batch     insert all rows of the inbox, sorted by id, so that two batches never deadlock on them
-    2  known_batch    only if some rows were there: those of the same content are done
+    2  known_batch    only if some rows were there: messages whose own rows they are, are done
        held_keys      only in an orderly group: which keys are held
     3  the listener   gets the messages whose rows were inserted
     4  still_in, commit
@@ -64,7 +64,7 @@ class BatchOutcome:
     applied: int = 0
     """How many of them have an effect; the listener discarded the others."""
     refused: list[int] = field(default_factory=list)
-    """The group had taken them over before, with the same content."""
+    """The group had taken them over before."""
     alone: list[int] = field(default_factory=list)
     """To be handled singly: their keys are held, or it takes a closer check why they are refused."""
     again: list[int] = field(default_factory=list)

@@ -22,7 +22,7 @@ from outbox.inbox.counts import MessageCounts
 from outbox.inbox.decoding import Decoding
 from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.failures import timed_out
-from outbox.inbox.handling import Handling, Listener
+from outbox.inbox.handling import Connection, Handling, Listener
 from outbox.inbox.header_filters import Predicate
 from outbox.inbox.keeper import Keeper
 from outbox.inbox.listener_loop import ListenerLoop
@@ -36,7 +36,7 @@ from outbox.inbox.starts import ConsumeFrom
 from outbox.inbox.threads import Connect, DeliveryThread, ListenerThread, Running, Runtime
 from outbox.inbox.tracing import traced
 from outbox.inbox.vitals import ConsumerVitals
-from outbox.sessions import connect_for_listeners
+from outbox.sessions import connect_for_listeners, keep_alive
 from outbox.tracing import Tracing
 from outbox.validation import exact
 
@@ -385,7 +385,7 @@ def _listening(listener: Callable[..., Any], settings: ConsumerSettings) -> tupl
 def _connecting(dsn: str | Connect, group: str) -> Connect:
     """Return what opens a connection."""
     if callable(dsn):
-        return dsn
+        return lambda: _kept_alive(dsn())
     if not isinstance(dsn, str):
         raise ConfigurationError(
             f"dsn: {dsn!r}; allowed: a connection string, or a callable that returns a connection"
@@ -393,3 +393,8 @@ def _connecting(dsn: str | Connect, group: str) -> Connect:
     address = exact(dsn)
     psycopg.conninfo.conninfo_to_dict(address)  # raises if it cannot be read
     return lambda: connect_for_listeners(address, f"outbox consumer {group}")
+
+
+def _kept_alive(conn: Connection) -> Connection:
+    keep_alive(conn)
+    return conn

@@ -23,6 +23,7 @@ from outbox.inbox.failures import Failure, describe, is_infrastructure, reported
 from outbox.inbox.guard import guarded
 from outbox.inbox.header_filters import UndecidedError
 from outbox.inbox.messages import Attempt, ConsumedMessage, Delivery
+from outbox.inbox.parked_rows import Retry
 from outbox.inbox.results import ConsumeResult
 from outbox.inbox.round_trips import begin_and_take, check_and_commit
 from outbox.inbox.sessions import locked_by_others
@@ -103,7 +104,11 @@ def handle(
         with locked_by_others():
             taken = begin_and_take(conn, how.group, delivery)
     if not taken.is_new:
-        return _refused(conn, how, delivery, previous)
+        copy = run(conn, plans.copy_of(how.group, delivery))
+        if copy is None:
+            return _refused(conn, how, delivery, previous)
+        conn.rollback()
+        return handle(conn, how, copy, begins, previous, commit=commit)
     if taken.is_too_old:
         parked = run(conn, plans.park_too_old(how.group, delivery))
         conn.commit()
@@ -125,7 +130,8 @@ def handle(
     with locked_by_others():
         is_new = run(conn, plans.take(how.group, delivery)).is_new
     if not is_new:
-        return _refused(conn, how, delivery, attempt)
+        conn.rollback()
+        return handle(conn, how, delivery, begins, attempt, commit=commit)
     conn.commit()
     return Handled.DISCARDED
 
@@ -152,10 +158,10 @@ def park(
 def handle_due(
     conn: Connection,
     how: Handling,
-    begins: Callable[[plans.Retry], None] = lambda _: None,
+    begins: Callable[[Retry], None] = lambda _: None,
     *,
     with_suspects: bool = True,
-) -> plans.Retry | None:
+) -> Retry | None:
     """Try one retry that is due again; return it, or None when nothing is due.
 
     Args:
@@ -182,17 +188,24 @@ def handle_due(
     except ListenerFailedError as failed:
         count_failure(conn, how, retry, failed.failure)
         return retry
-    if result is ConsumeResult.DISCARD:
+    try:
+        if result is ConsumeResult.DISCARD:
+            _take_back_retry(conn)
+            run(conn, plans.take_out_discarded(how.group, retry))
+        else:
+            run(conn, plans.take_out(how.group, retry))
+        conn.commit()
+    except psycopg.Error as error:
+        if is_infrastructure(error):
+            raise
         _take_back_retry(conn)
-        run(conn, plans.take_out_discarded(how.group, retry))
-    else:
-        run(conn, plans.take_out(how.group, retry))
-    conn.commit()
+        count_failure(conn, how, retry, describe(error))
+        return retry
     how.counts.retry("discarded" if result is ConsumeResult.DISCARD else "applied")
     return retry
 
 
-def count_failure(conn: Connection, how: Handling, retry: plans.Retry, failure: Failure) -> None:
+def count_failure(conn: Connection, how: Handling, retry: Retry, failure: Failure) -> None:
     """Count a retry that failed, commit that, and log it if that was the last attempt.
 
     If its transaction is still open, the row is locked in it. If it has ended, it was given up or lost, or the listener
@@ -206,7 +219,7 @@ def count_failure(conn: Connection, how: Handling, retry: plans.Retry, failure: 
         _log_dead(retry.delivery.message, failure, retry.id)
 
 
-def try_later(conn: Connection, retry: plans.Retry, seconds: float) -> None:
+def try_later(conn: Connection, retry: Retry, seconds: float) -> None:
     """Try a retry again later, in a transaction of its own; log it if its listener has committed it as dead."""
     is_dead = run(conn, plans.postpone(retry, seconds))
     conn.commit()
@@ -235,7 +248,7 @@ def _take_back_retry(conn: Connection) -> None:
         conn.rollback()  # of a transaction that the listener began
 
 
-def _is_refused_by_filter(how: Handling, retry: plans.Retry) -> bool:
+def _is_refused_by_filter(how: Handling, retry: Retry) -> bool:
     """Ask the header filter again about a message of which it could not decide.
 
     Raises:
@@ -251,13 +264,10 @@ def _is_refused_by_filter(how: Handling, retry: plans.Retry) -> bool:
 
 
 def _refused(conn: Connection, how: Handling, delivery: Delivery, previous: Attempt | None) -> Handled:
-    if run(conn, plans.is_reused(how.group, delivery)):
-        parked = run(conn, plans.park_dead(how.group, delivery, reported(plans.REUSED), attempts=0))
-    elif run(conn, plans.is_committed_by_listener(previous)):
-        parked = run(conn, plans.park_dead(how.group, delivery, reported(plans.COMMITTED), attempts=1))
-    else:
+    if not run(conn, plans.is_committed_by_listener(previous)):
         conn.rollback()
         return Handled.REFUSED
+    parked = run(conn, plans.park_dead(how.group, delivery, reported(plans.COMMITTED), attempts=1))
     conn.commit()
     _log_dead(delivery.message, parked.failure, parked.id)
     return Handled.DEAD
@@ -353,9 +363,15 @@ def _commit(conn: Connection, attempt: Attempt, commit: Commit) -> Failure | Non
 
 
 def _ended(conn: Connection, attempt: Attempt, error: psycopg.Error) -> Failure:
-    """Return what became of a transaction that the listener ended; raise another error again."""
+    """Return why the listener's transaction cannot be committed: it ended it, or its writes are refused.
+
+    Raises:
+        psycopg.Error: PostgreSQL is away, or asks for another try.
+    """
     if error.diag.constraint_name != _KEEPS_TRANSACTION:
-        raise error
+        if is_infrastructure(error):
+            raise error
+        return describe(error)  # such as a deferred constraint
     conn.rollback()
     is_committed = run(conn, plans.is_committed_by_listener(attempt))
     conn.rollback()

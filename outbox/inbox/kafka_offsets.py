@@ -22,6 +22,7 @@ from confluent_kafka import (
     KafkaException,
     TopicCollection,
     TopicPartition,
+    Uuid,
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -49,6 +50,10 @@ _REFUSALS = frozenset(
     }
 )
 _CONNECTING = ("bootstrap.servers", "security.", "sasl.", "ssl.")
+
+
+class UnidentifiedTopicError(Exception):
+    """The brokers have no ids of topics."""
 
 
 class OpeningThread(threading.Thread):
@@ -101,7 +106,7 @@ class OpeningThread(threading.Thread):
         for each in _ask_groups(self._settings, questions, self._quiet):
             try:
                 each.ask_offsets(self._settings.consume_from)
-            except (KafkaException, TimeoutError) as error:
+            except (KafkaException, TimeoutError, UnidentifiedTopicError) as error:
                 failed[str(error)].append(each.question)
             else:
                 asked.append(each)
@@ -194,9 +199,10 @@ class _AskedTopic:
 
         Raises:
             KafkaException, TimeoutError: Nothing is known of the topic, or of the group.
+            UnidentifiedTopicError: Kafka states no id of the topic.
         """
         topic = self._described.result(REPLY_TIME)
-        self._kafka_id = str(topic.topic_id)
+        self._kafka_id = id_of(topic.name, topic.topic_id)
         leads = {each.id for each in topic.partitions if each.leader is not None}
         everywhere = {each.id for each in topic.partitions} | {*self.question.parts}
         self._committed = self._received_committed(everywhere)
@@ -255,6 +261,20 @@ class _AskedTopic:
             question.ticket,
         )
         return opening, {part: reasons[part] for part in question.parts if part in reasons}
+
+
+def id_of(topic: str, topic_id: Uuid) -> str:
+    """Return Kafka's id of a topic.
+
+    Raises:
+        UnidentifiedTopicError: It is zero: all topics of such a cluster would be one in the inbox.
+    """
+    if str(topic_id) == str(Uuid(0, 0)):
+        raise UnidentifiedTopicError(
+            f"the brokers state no id of topic {topic!r}, by which a topic that was made again is another one; "
+            "expected: Kafka 2.8 or newer, or other brokers with topic ids (Metadata version 10); upgrade them"
+        )
+    return str(topic_id)
 
 
 def _received(asked: _Asked, part: int) -> int:

@@ -25,6 +25,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from outbox import wire
 from outbox.codecs.codec import Codecs
 from outbox.drivers.psycopg_sync import run
 from outbox.inbox import plans
@@ -32,8 +33,8 @@ from outbox.inbox.assignments import Assignments
 from outbox.inbox.consumer import PushConsumer
 from outbox.inbox.decoding import Decoding
 from outbox.inbox.handling import Connection
-from outbox.inbox.messages import ConsumedMessage, Delivery, born_on, digest, headers_of_all, order_key
-from outbox.inbox.plans import milliseconds
+from outbox.inbox.messages import ConsumedMessage, Delivery, born_on, digest, headers_of_all
+from outbox.inbox.parked_rows import milliseconds, retry_of
 from outbox.inbox.results import ConsumeResult
 from outbox.inbox.sessions import LOCK_WAIT, locked_by_others
 from outbox.inbox.snapshots import require_new_snapshots
@@ -137,7 +138,9 @@ def park_received(group: int, messages: Sequence[ConsumedMessage], *, orderly: b
         str(group),
         array_text(each.message_id for each in messages),
         array_text(born_on(each) for each in messages),
-        ByteaArray([order_key(each.key) if orderly else None for each in messages]),
+        ByteaArray(
+            [wire.order_of(each.headers, each.key, each.partition) if orderly else None for each in messages]
+        ),
     )
     if orderly:
         yield Statement(SQL["wait_briefly"], (str(int(LOCK_WAIT * 1000)),))
@@ -173,7 +176,7 @@ def receive(
     rows = yield Statement(SQL["receive"], (str(group), str(most), str(seconds), str(attempts)))
     leased, dead = [], []
     for row in rows:
-        retry = plans.retry_of(row[:-1])
+        retry = retry_of(row[:-1])
         message, is_dead = retry.delivery.message, row[-1]
         if is_dead:
             dead.append(message)

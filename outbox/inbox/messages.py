@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
@@ -18,7 +18,7 @@ from outbox.inbox.failures import Failure
 
 HeaderValue = bytes | None
 _FOREIGN = UUID("6f7c1f1e-0a53-5c3c-9d0c-2a6f1c4b8e11")
-"""The namespace of the ids of records that do not come from an outbox."""
+"""The namespace of the ids of records that do not come from an outbox, and of copies."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MILLISECOND = 253402300799999
 _NO_DAY = date(1970, 1, 1)
@@ -27,8 +27,6 @@ _NO_DAY = date(1970, 1, 1)
 Kafka's timestamp cannot stand for it: it changes when the message is published again, and the same id could be in two
 partitions of the inbox. The rows of this day are in the DEFAULT partition.
 """
-_LONGEST_KEY = 255
-"""Bytes of a key that is its own order key; a longer one is represented by its hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +151,7 @@ def identify(
     Args:
         source: its topic.
         record: as it was fetched.
-        orderly: Whether its key has an order. A record without a key has none.
+        orderly: Whether its key has an order; see `wire.order_of` for what that is.
         epoch: the assignment of its partition.
         failure: why its header filter could not decide.
     """
@@ -170,8 +168,19 @@ def identify(
         day = _day(stated, record.headers)
     message = ConsumedMessage(message_id, *record[:6], born_at, published_at)
     content = digest(record.key, record.body)
-    key = order_key(record.key) if orderly else None
+    key = wire.order_of(record.headers, record.key, record.partition) if orderly else None
     return Delivery(message, source.topic_id, day, content, key, epoch, failure)
+
+
+def as_copy(delivery: Delivery) -> Delivery:
+    """Return a message under an id of its own, because its headers state the id of another record.
+
+    Kafka Streams, Kafka Connect and others copy headers, so several records have the headers of one message. The new id
+    is made from the old one, the name of the topic and the content: a redelivery gets the same one. See docs/adr/0143.
+    """
+    message = delivery.message
+    name = f"{message.message_id}/{message.topic}/{delivery.digest.hex()}"
+    return replace(delivery, message=replace(message, message_id=uuid5(_FOREIGN, name)))
 
 
 def born_on(message: ConsumedMessage) -> date:
@@ -204,13 +213,6 @@ def digest(key: bytes | None, body: bytes | None) -> bytes:
     for part in (key, body):
         found.update(b"-" if part is None else b"%d:" % len(part) + part)
     return found.digest()
-
-
-def order_key(key: bytes | None) -> bytes | None:
-    """Return what stands for a key in tables: itself, or its hash if it is long."""
-    if key is None or len(key) <= _LONGEST_KEY:
-        return key
-    return b"sha256:" + hashlib.sha256(key).digest()
 
 
 def header_columns(headers: Sequence[tuple[str, HeaderValue]]) -> tuple[list[str], list[HeaderValue]]:

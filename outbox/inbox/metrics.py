@@ -34,6 +34,11 @@ METRICS = {
     "outbox_member_partitions_paused": MemberMetric(
         "gauge", (), "Those of which so much waits in memory that no more is fetched."
     ),
+    "outbox_member_partitions_stopped": MemberMetric(
+        "gauge",
+        (),
+        'Partitions that are not read: Kafka has deleted messages that were not handled, and on_gap is "stop".',
+    ),
     "outbox_member_lag_messages": MemberMetric(
         "gauge",
         PLACE,
@@ -154,6 +159,7 @@ def serve_metrics(
 def _samples(vitals: ConsumerVitals) -> Iterator[tuple[str, tuple[str, ...], float]]:
     yield "outbox_member_partitions", (), len(vitals.partitions)
     yield "outbox_member_partitions_paused", (), sum(each.is_paused for each in vitals.partitions)
+    yield "outbox_member_partitions_stopped", (), len(vitals.stopped)
     for each in vitals.partitions:
         place = (each.topic, str(each.partition))
         if each.lag is not None:

@@ -59,6 +59,7 @@ def observe(
         _trouble(counts, keeper, poller, is_ending=is_ending),
         defect,
         counts.erasures,
+        {} if poller is None else poller.stopped,
     )
 
 
@@ -71,4 +72,9 @@ def _trouble(counts: MessageCounts, keeper: Keeper, poller: Poller | None, *, is
         return f"PostgreSQL: {keeper.trouble}"
     if counts.trouble is not None:
         return f"each transaction of a message fails, the last: {counts.trouble}"
-    return poller.trouble
+    if poller.trouble is not None:
+        return poller.trouble
+    stopped = [f"{topic}[{part}]: {reason}" for (topic, part), reason in sorted(poller.stopped.items())]
+    if stopped:
+        return f"{len(stopped)} partitions are not read, such as {stopped[0]}, which the group has not handled (on_gap)"
+    return None

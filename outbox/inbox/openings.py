@@ -98,15 +98,25 @@ class Waiting:
     def __init__(self) -> None:
         self._places: dict[TopicPart, _Place] = {}
         self._ticket = 0
+        self.stopped: dict[TopicPart, str] = {}
+        """Partitions that are assigned and not read, and why: nobody asks for them again."""
 
     def add(self, places: Iterable[TopicPart]) -> None:
         """Note partitions that were assigned; what is still on its way for an earlier assignment is void."""
         self._ticket += 1
-        self._places.update({place: _Place(self._ticket) for place in places})
+        for place in places:
+            self.stopped.pop(place, None)
+            self._places[place] = _Place(self._ticket)
 
     def remove(self, place: TopicPart) -> None:
         """Forget a partition: it is open, or it was given away."""
         self._places.pop(place, None)
+        self.stopped.pop(place, None)
+
+    def stop(self, place: TopicPart, reason: str) -> None:
+        """Leave a partition unread until it is assigned again."""
+        self.remove(place)
+        self.stopped[place] = reason
 
     def due(self, now: float) -> list[Question]:
         """Return what is to be asked now; it is due again once it was replied to."""

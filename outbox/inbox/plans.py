@@ -19,6 +19,9 @@ on; `park` finds that the transaction of the `Attempt` is committed although the
 dead letter. A retry has made its row dead in `next_due`, so the row is committed as dead, and `failed_again` and
 `postpone` leave it alone.
 
+Records that other programs made of a message, such as Kafka Streams, have its headers, and so its id. The first one is
+taken over under that id, and others under ids of their own (`copy_of`), which a redelivery finds again.
+
 What happens when the partition of a message's day has been dropped: the floor of the group was raised and committed
 before that, so `take` inserts a row and reports that it proves nothing. The row and a dead letter are committed
 together; if the process dies before that, there is neither, and the message is delivered again. After it, the row
@@ -28,14 +31,13 @@ partition is dropped after its transaction has ended and was checked. See `outbo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from outbox.inbox.delays import DelaySchedule
-from outbox.inbox.failures import KILLED, Failure, reported
+from outbox.inbox.failures import KILLED, Failure
 from outbox.inbox.header_filters import UNDECIDED
-from outbox.inbox.messages import Attempt, ConsumedMessage, Delivery, born_of, header_columns
+from outbox.inbox.messages import Attempt, Delivery, as_copy, header_columns
+from outbox.inbox.parked_rows import Retry, milliseconds, retry_of
 from outbox.inbox.snapshots import require_new_snapshots
 from outbox.inbox.suspects import MOST_RETRY_RUNS
 from outbox.statements import ByteaArray, Plan, Statement, TextArray, load
@@ -50,8 +52,6 @@ ROLLED_BACK = f"{ENDED}, and rolled it back"
 TOO_OLD = "too old to prove that it was not applied"
 UNREADABLE_HEADERS = "headers that cannot be read, so it is unknown whether the message is subscribed to"
 """An operator who names it in a redrive decides that it is."""
-REUSED = "the id of the message was used before, with another key or body"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Taken(NamedTuple):
@@ -75,19 +75,6 @@ class Parked(NamedTuple):
     failure: Failure
 
 
-class Retry(NamedTuple):
-    """A parked message that is tried again; its row is locked by this transaction, and dead in it."""
-
-    id: int
-    xid: str
-    attempts: int
-    delivery: Delivery
-    is_undecided: bool
-    """Whether its header filter could not decide when it was delivered, and is asked before the listener runs."""
-    is_suspect: bool = False
-    """Whether a run of it has begun in another process, and has not ended there."""
-
-
 def take(group: int, delivery: Delivery) -> Plan[Taken]:
     """Insert the row of the inbox, lock the held key if there is one, and read the floor of the group.
 
@@ -97,13 +84,19 @@ def take(group: int, delivery: Delivery) -> Plan[Taken]:
     return Taken(*rows[0][:4])
 
 
-def is_reused(group: int, delivery: Delivery) -> Plan[bool]:
-    """Return whether the row that refused a message is of a message with another content."""
-    message = delivery.message
+def copy_of(group: int, delivery: Delivery) -> Plan[Delivery | None]:
+    """Return a message under an id of its own, if the row that refused it is of another record with its headers."""
     rows = yield Statement(
-        SQL["known"], (str(group), str(message.message_id), str(delivery.born_on), delivery.digest)
+        SQL["known"],
+        (
+            str(group),
+            str(delivery.message.message_id),
+            str(delivery.born_on),
+            delivery.digest,
+            str(delivery.topic_id),
+        ),
     )
-    return bool(rows) and not rows[0][0]
+    return as_copy(delivery) if rows and not rows[0][0] else None
 
 
 def park_behind(group: int, delivery: Delivery) -> Plan[None]:
@@ -149,8 +142,9 @@ def park(
     rows = yield Statement(SQL["take"], (*identity(group, delivery), None, "false"))
     taken = Taken(*rows[0][:4])
     if not taken.is_new:
-        if (yield from is_reused(group, delivery)):
-            return (yield from park_dead(group, delivery, reported(REUSED), attempts=0))
+        copy = yield from copy_of(group, delivery)
+        if copy is not None:
+            return (yield from park(group, copy, failure, delays, attempt))
         if not (yield from is_committed_by_listener(attempt)):
             return None
         return (yield from park_dead(group, delivery, _committed(failure), attempts=1))
@@ -187,7 +181,8 @@ def _committed(failure: Failure) -> Failure:
 
 
 def still_in(xid: str) -> Plan[None]:
-    """Raise unless the transaction is still the one that took the message."""
+    """Take back a role that the listener has set; raise unless the transaction is the one that took the message."""
+    yield Statement(SQL["reset_role"])
     yield Statement(SQL["require_transaction"], (xid,))
 
 
@@ -217,12 +212,13 @@ def take_back() -> Plan[None]:
 
 
 def take_out(group: int, retry: Retry) -> Plan[None]:
-    """Delete a parked message in the transaction of its effect, and let the next one of its key follow.
+    """Delete a parked message with its effect, let the next one of its key follow, and check deferred constraints.
 
     The held key is locked first. A message of the key that is delivered now waits for this transaction to end,
     and is then parked behind the next one, or finds the key released.
     """
     yield from remove(group, retry.delivery.topic_id, retry.delivery.order_key, retry.id)
+    yield Statement(SQL["check_constraints"], answers=False)
 
 
 def remove(group: int, topic_id: int, order_key: bytes | None, id_: int) -> Plan[None]:
@@ -359,39 +355,3 @@ def _park(
 
 def _is_undecided(delivery: Delivery) -> bool:
     return delivery.failure is not None and delivery.failure.fingerprint.startswith(UNDECIDED)
-
-
-def retry_of(row: Sequence[Any]) -> Retry:
-    """Return a parked message from the columns of `next_due`."""
-    (
-        number,
-        message_id,
-        born_on,
-        topic_id,
-        topic,
-        part,
-        off,
-        digest,
-        order_key,
-        key,
-        body,
-        names,
-        values,
-        published,
-        attempts,
-        xid,
-        is_undecided,
-    ) = row
-    headers = tuple(zip(names, values, strict=True))
-    published_at = _EPOCH + timedelta(milliseconds=published)
-    born_at = born_of(headers) or published_at
-    message = ConsumedMessage(
-        message_id, topic, part, off, key, body, headers, born_at, published_at, attempts
-    )
-    delivery = Delivery(message, topic_id, born_on, digest, order_key)
-    return Retry(number, xid, attempts, delivery, is_undecided)
-
-
-def milliseconds(moment: datetime) -> int:
-    """Return the milliseconds from 1970 to a moment."""
-    return (moment - _EPOCH) // timedelta(milliseconds=1)

@@ -66,6 +66,11 @@ class Poller:
         """Why Kafka gives the member nothing now; None: it does, as far as is known."""
         return self._contact.trouble
 
+    @property
+    def stopped(self) -> dict[TopicPart, str]:
+        """Partitions that the member has and does not read, and why."""
+        return dict(self._waiting.stopped)
+
     def stop(self) -> None:
         """Ask the loop to end; any thread may call this."""
         self._stops.set()
@@ -291,7 +296,7 @@ class Poller:
                     else "not reading it",
                 )
                 if self._settings.on_gap == "stop":
-                    self._waiting.remove(place)
+                    self._waiting.stop(place, f"Kafka does not have offsets {low} to {high - 1}")
                     continue
             epoch = self._assignments.open(
                 place, opened.source, start.offset, opened.generations[part], opened.server

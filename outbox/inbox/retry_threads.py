@@ -12,9 +12,9 @@ import logging
 import threading
 from collections.abc import Callable
 
-from outbox.inbox import plans
 from outbox.inbox.failures import Failure, interrupted, is_infrastructure, timed_out
 from outbox.inbox.handling import Connection, count_failure, handle_due, try_later
+from outbox.inbox.parked_rows import Retry
 from outbox.inbox.runs import count_retry
 from outbox.inbox.suspects import FIRST_RETRIES
 from outbox.inbox.threads import FIRST_PAUSE, IDLE, MOST_INTERRUPTIONS, ListenerThread, Runtime
@@ -45,14 +45,14 @@ class SearchRight:
         """Whether a retry is run that may have ended another process: one at a time is."""
         return self._suspect is not None
 
-    def begin(self, retry: plans.Retry) -> bool:
+    def begin(self, retry: Retry) -> bool:
         """Begin with a retry, by the thread that has the right; return whether its run is counted."""
         self._begun += 1
         if retry.is_suspect:
             self._suspect = retry.id
         return retry.is_suspect or retry.attempts > 0 or self._begun <= FIRST_RETRIES
 
-    def end(self, retry: plans.Retry | None) -> None:
+    def end(self, retry: Retry | None) -> None:
         """End with a retry."""
         if retry is not None and retry.id == self._suspect:
             self._suspect = None
@@ -74,12 +74,12 @@ class RetryThread(ListenerThread):
     def __init__(self, name: str, runtime: Runtime, right: SearchRight) -> None:
         super().__init__(name, runtime)
         self._right, self._has_right = right, False
-        self._retry: plans.Retry | None = None
-        self.left: plans.Retry | None = None
+        self._retry: Retry | None = None
+        self.left: Retry | None = None
         """What a thread that was given up tried: counted as failed first."""
 
     @property
-    def current(self) -> plans.Retry | None:
+    def current(self) -> Retry | None:
         """The retry that the thread tries."""
         return self._retry
 
@@ -113,7 +113,7 @@ class RetryThread(ListenerThread):
             self._right.interrupted.pop(found.id, None)
             self._right.hurry()  # the next message of its key is due now
 
-    def _try_next(self) -> plans.Retry | None:
+    def _try_next(self) -> Retry | None:
         """Wait until a retry is due, and try it; None: the thread is to end."""
         while not self._ends.is_set():
             self._retry = None
@@ -125,7 +125,7 @@ class RetryThread(ListenerThread):
             self._right.rest()
         return None
 
-    def _began(self, retry: plans.Retry) -> None:
+    def _began(self, retry: Retry) -> None:
         self._retry = retry
         is_counted = self._right.begin(retry)
         self._right.hurry()
@@ -155,7 +155,7 @@ class RetryThread(ListenerThread):
                 return  # it has paused
         self._pause(error)
 
-    def _fail(self, retry: plans.Retry, failure: Failure) -> bool:
+    def _fail(self, retry: Retry, failure: Failure) -> bool:
         """Count an attempt; if PostgreSQL is away it is not counted, and the retry is still due."""
         return self._run(lambda conn: count_failure(conn, self._how, retry, failure))
 

@@ -1,11 +1,11 @@
 """The two ends of a listener's transaction in one round trip each: begin and take; check and commit. Or both in one.
 
 A message costs as many round trips as a loop by hand that begins, writes and commits: the row of the inbox goes with
-the `BEGIN`, and the check that the listener has kept its transaction goes with the `COMMIT`. Each is a text of two
-statements of the simple protocol, of which the second one is not run if the first one fails. The row's statement is
-prepared by name, so PostgreSQL does not plan it again. The session may lose it while a listener has the connection:
-psycopg sends `DEALLOCATE ALL` when a savepoint is rolled back, for example. So the check is never a prepared one, and
-the row's statement is prepared again before a listener runs.
+the `BEGIN`, and the check that the listener has kept its transaction goes with the `COMMIT`. Each is a text of
+statements of the simple protocol, which ends at the first one that fails. The row's statement is prepared by name, so
+PostgreSQL does not plan it again. The session may lose it while a listener has the connection: psycopg sends
+`DEALLOCATE ALL` when a savepoint is rolled back, for example. So the check is never a prepared one, and the row's
+statement is prepared again before a listener runs.
 
 When the process dies, or the connection is lost:
 
@@ -47,7 +47,7 @@ _PREPARE_TAKE = f"PREPARE outbox_take AS {SQL['take']}"
 _BEGIN_AND_TAKE = (
     "BEGIN ISOLATION LEVEL READ COMMITTED;EXECUTE outbox_take(%d,'%s','%s',%d,%d,%d,E'\\\\x%s',%s,true)"
 )
-_CHECK = SQL["require_same_transaction"]
+_RESET, _CHECK = SQL["reset_role"], SQL["require_same_transaction"]
 _COMMIT_AND_BEGIN = b"COMMIT AND CHAIN"
 """The next transaction has the isolation level of the one before, which `begin_and_take` has begun. Its `now()` is the
 time at which PostgreSQL began with this statement."""
@@ -102,14 +102,14 @@ def _met_a_drop(error: psycopg.Error) -> bool:
 
 
 def check_and_commit(conn: Connection, xid: str) -> None:
-    """Commit the transaction, if it is still the one that took the message.
+    """Take back a role that the listener has set, and commit the transaction, if it is the one that took the message.
 
     Raises:
         psycopg.Error: It is another one (its constraint is `listener_keeps_transaction`), and is rolled back by the
             caller; or the commit was refused; or the connection was lost, and nothing is known of a commit.
     """
     check = _CHECK.replace("$1", f"'{int(xid)}'")
-    _execute(conn, f"{check};COMMIT")
+    _execute(conn, f"{_RESET};{check};COMMIT")
 
 
 class SentTake:
@@ -164,14 +164,15 @@ def commit_and_take(conn: Connection, xid: str, group: int, following: Delivery)
     ]
     sent_at = monotonic()
     pgconn.enter_pipeline_mode()
+    pgconn.send_query_params(_RESET.encode(), None)
     pgconn.send_query_params(_CHECK.encode(), [xid.encode()])
     pgconn.send_query_params(_COMMIT_AND_BEGIN, None)
     pgconn.send_flush_request()  # not a sync: PostgreSQL goes on behind an error there
     pgconn.send_query_prepared(b"outbox_take", values, _TAKE_FORMATS)
     pgconn.pipeline_sync()
     try:
-        _result(conn)
-        _result(conn)
+        for _ in range(3):
+            _result(conn)
     except psycopg.Error as error:
         if error.sqlstate is not None:
             with suppress(psycopg.OperationalError):  # the caller finds the connection lost

@@ -5,7 +5,7 @@ from __future__ import annotations
 from outbox.inbox.failures import killed
 from outbox.inbox.handling import Connection, Handling, ListenerFailedError
 from outbox.inbox.messages import Delivery
-from outbox.inbox.plans import Retry
+from outbox.inbox.parked_rows import Retry
 from outbox.inbox.suspects import MOST_RETRY_RUNS, MOST_RUNS, Suspects
 
 

@@ -22,6 +22,7 @@ from outbox import sessions
 from outbox.drivers.psycopg_sync import run
 from outbox.inbox import plans
 from outbox.inbox.failures import LockedError
+from outbox.statements import Plan, Statement
 
 LOCK_WAIT = 0.25
 """Seconds that a shared thread waits for a lock; then the message waits without it."""
@@ -64,4 +65,10 @@ def limit_transactions(conn: psycopg.Connection[Any], seconds: float, *, lock_wa
     run(conn, plans.apply_policies())
     run(conn, plans.await_commits())
     run(conn, plans.notice_dead_clients())
+    run(conn, _keep_role())
     conn.commit()
+
+
+def _keep_role() -> Plan[None]:
+    """Note the role of the session: a listener may set another one, and the consumer goes on with its own."""
+    yield Statement(plans.SQL["keep_role"])

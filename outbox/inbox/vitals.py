@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,9 @@ class ConsumerVitals:
     """Why the process should be started again; None: it should not."""
     erased: int = 0
     """Messages since the start whose body was found erased: their keys were destroyed. They are discarded."""
+    stopped: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    """Partitions that the member has and does not read, and why: Kafka has deleted messages that the group has not
+    handled, and `on_gap` is "stop"."""
 
     @property
     def lag(self) -> int | None:

@@ -132,16 +132,17 @@ class Sender:
                     selector, _partitions(selector, message, topic), message, message.arg
                 )
         written, secret = (message, b"") if coded is None else coded
-        require_fitting(written, self.producer_group, limit)
+        chosen = queue if message.queue is None else None
+        require_fitting(written, self.producer_group, limit, chosen)
         if self._tracing is not None:
-            written = self._traced(self._tracing, written, limit)
+            written = self._traced(self._tracing, written, limit, chosen)
         return Admitted(message, row_of(written, selector, queue, self.producer_group), queue, secret)
 
-    def _traced(self, tracing: Tracing, message: Message, limit: int) -> Message:
+    def _traced(self, tracing: Tracing, message: Message, limit: int, chosen: int | None) -> Message:
         """Return the message with its trace; without it if the topic would not take that."""
         traced = tracing.created(message)
         try:
-            require_fitting(traced, self.producer_group, limit)
+            require_fitting(traced, self.producer_group, limit, chosen)
         except MessageTooLargeError:
             return message
         return traced

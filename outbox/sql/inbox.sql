@@ -49,16 +49,18 @@ FROM taken t
 ORDER BY t.message_id, t.born_on;
 
 -- name: known_batch
--- Which messages that were refused (by their places from 1; $1 group, $2 ids, $3 days of birth, $4 digests) have a row of the
--- same content. In a statement after `take_batch`, which has waited for the transactions of these rows.
-SELECT m.place
-FROM unnest($2::uuid[], $3::date[], $4::bytea[]) WITH ORDINALITY m (message_id, born_on, digest, place)
+-- `known` for messages that were refused (by their places from 1; $1 group, $2 ids, $3 days of birth, $4 digests, $5 topics). One
+-- without a row is too old. In a statement after `take_batch`, which has waited for the transactions of these rows.
+SELECT m.place, i.digest = m.digest AND NOT EXISTS (
+    SELECT FROM outbox.inbox_topic a JOIN outbox.inbox_topic b ON a.name <> b.name
+        AND pg_catalog.split_part(a.kafka_id, '/', 1) = pg_catalog.split_part(b.kafka_id, '/', 1)
+    WHERE a.id = i.topic_id AND b.id = m.topic_id)
+FROM unnest($2::uuid[], $3::date[], $4::bytea[], $5::integer[]) WITH ORDINALITY m (message_id, born_on, digest, topic_id, place)
 CROSS JOIN LATERAL (
-    SELECT i.digest FROM outbox.inbox i
+    SELECT i.digest, i.topic_id FROM outbox.inbox i
     WHERE i.group_id = $1::integer AND i.message_id = m.message_id AND i.born_on = m.born_on
     LIMIT 1
-) i
-WHERE i.digest = m.digest;
+) i;
 
 -- name: held_keys
 -- Which keys (by their places from 1; $1 group, $2 topics, $3 order keys) are held. Nothing is locked, so a message of a held
@@ -72,8 +74,12 @@ CROSS JOIN LATERAL (
 ) h;
 
 -- name: known
--- The row that refused a message: whether its content is the same.
-SELECT i.digest = $4::bytea
+-- Whether the row that refused a message is its own, by digest ($4) and topic ($5). A topic of the same name was made again, and
+-- one of another cluster mirrors it. Another topic of the same cluster has a copy: a record with the headers of this one.
+SELECT i.digest = $4::bytea AND NOT EXISTS (
+    SELECT FROM outbox.inbox_topic a JOIN outbox.inbox_topic b ON a.name <> b.name
+        AND pg_catalog.split_part(a.kafka_id, '/', 1) = pg_catalog.split_part(b.kafka_id, '/', 1)
+    WHERE a.id = i.topic_id AND b.id = $5::integer)
 FROM outbox.inbox i
 WHERE i.group_id = $1::integer AND i.message_id = $2::uuid AND i.born_on = $3::date;
 
@@ -186,6 +192,10 @@ WITH ended AS (
 )
 DELETE FROM outbox.inbox_parked WHERE id = $1::bigint RETURNING id;
 
+-- name: check_constraints
+-- Checks what a commit would check, while the row of a retry is locked. Its message is taken out, so no copy of it is sent.
+SET CONSTRAINTS ALL IMMEDIATE;
+
 -- name: follow
 -- Makes the first message that waits behind a key the next retry; returns it, if there is one. One that is not waiting stays
 -- as it is.
@@ -240,6 +250,16 @@ WITH ended AS (
 UPDATE outbox.inbox_parked SET due_at = pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => $2::float8)
 WHERE id = $1::bigint AND attempts = $3::integer AND state = 'retry'
 RETURNING id;
+
+-- name: keep_role
+-- Notes the role of this session, for `reset_role`.
+SELECT pg_catalog.set_config('outbox.session_role', pg_catalog.current_setting('role'), false);
+
+-- name: reset_role
+-- Takes back a role that a listener has set: the consumer's own statements would be the role's. Also for later transactions.
+SELECT pg_catalog.set_config('role', k.role, false)
+FROM (SELECT coalesce(nullif(pg_catalog.current_setting('outbox.session_role', true), ''), 'none') AS role) k
+WHERE k.role <> pg_catalog.current_setting('role');
 
 -- name: require_transaction
 -- The last statement before a commit: the transaction is still the one that took the message over.

@@ -16,8 +16,8 @@ ORDER BY m.id;
 -- Of the messages with ids above $1, those that a relay would publish now, in its order, with what their records are
 -- made of; $2: also those whose time has not come, as if it came in the order of their times. The columns of a topic
 -- that is not registered are null.
-SELECT m.id, m.position, m.message_id, m.topic, m.key, m.body, m.headers::text, coalesce(m.order_key, m.key), m.queue,
-    coalesce(m.selector, t.selector), t.partitions, (pg_catalog.date_part('epoch', m.born_at) * 1000::float8)::bigint::text,
+SELECT m.id, m.position, m.message_id, m.topic, m.key, m.body, m.headers::text, m.order_key, m.queue, m.selector,
+    t.selector, t.partitions, (pg_catalog.date_part('epoch', m.born_at) * 1000::float8)::bigint::text,
     (pg_catalog.date_part('epoch', m.deliver_at) * 1000::float8)::bigint::text, m.tags, m.index_keys, m.producer_group,
     m.transaction_id, m.traceparent
 FROM outbox.message m LEFT JOIN outbox.topic t ON t.name = m.topic

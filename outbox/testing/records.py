@@ -73,26 +73,32 @@ class Log:
         self._done.add(id_)
 
     def _append(self, row: tuple[Any, ...]) -> PublishedRecord:
-        (_, position, message_id, topic, key, body, headers, arg, queue, selector, partitions, *columns) = row
+        (_, position, message_id, topic, key, body, headers,
+         order_key, queue, own, of_topic, partitions, *columns) = row  # fmt: skip
         if queue is not None and partitions is not None and not 0 <= queue < partitions:
             raise SelectorError(
                 "queue", f"{queue} does not exist in topic {topic!r}", f"0 to {partitions - 1}"
             )
-        partition = partition_of(selector, arg, partitions or 1, position) if queue is None else queue
+        arg = key if order_key is None else order_key
+        partition = partition_of(own or of_topic, arg, partitions or 1, position) if queue is None else queue
         offset = self._ends[topic, partition]
         self._ends[topic, partition] += 1
         now = int(time.time() * 1000)
-        pairs = _headers(message_id, headers, columns)
+        stated = wire.order_header(key, order_key, queue, own)
+        pairs = _headers(message_id, headers, columns, [] if stated is None else [stated])
         return PublishedRecord(message_id, topic, partition, offset, key, body, pairs, now)
 
 
-def _headers(message_id: UUID, own: str | None, columns: list[Any]) -> tuple[tuple[str, bytes | None], ...]:
+def _headers(
+    message_id: UUID, own: str | None, columns: list[Any], order: list[tuple[str, str]]
+) -> tuple[tuple[str, bytes | None], ...]:
     """Return the headers in the order in which a relay writes them."""
     born_at, deliver_at, tags, index_keys, group, *texts = columns
     found: list[tuple[str, str | None]] = [
         (wire.ID, str(message_id)),
         (wire.BORN_AT, born_at),
         (wire.DELIVER_AT, deliver_at),
+        *order,
         (wire.TAGS, wire.TAGS_JOINED_BY.join(tags) or None),
         (wire.KEYS, wire.KEYS_JOINED_BY.join(index_keys) or None),
         (wire.PRODUCER_GROUP, group),

@@ -78,7 +78,11 @@ EXEMPT: dict[str, dict[str, str]] = {
         **dict.fromkeys(["park", "park_followers"], INSERTS),
         **dict.fromkeys(["require_transaction", "require_same_transaction", "is_committed"], NO_TABLE),
         **dict.fromkeys(
-            ["before_retry", "take_back", "await_commits", "apply_policies", "notice_dead_clients"], NO_TABLE
+            [
+                *("before_retry", "take_back", "await_commits", "apply_policies", "notice_dead_clients"),
+                *("keep_role", "reset_role", "check_constraints"),
+            ],
+            NO_TABLE,
         ),
     },
     "outbox/sql/inbox_leases.sql": {"wait_briefly": NO_TABLE}

@@ -100,8 +100,8 @@ def contents(conn: psycopg.Connection[Any], ids: Sequence[int]) -> dict[int, Row
 
 
 def may_be_applied(row: Row) -> bool:
-    """Return whether a dead letter's effect, or a part of it, may exist, or its id was used by another message."""
-    return str(row["failure"] or "").startswith((plans.COMMITTED, plans.REUSED, plans.TOO_OLD))
+    """Return whether a dead letter's effect, or a part of it, may exist."""
+    return str(row["failure"] or "").startswith((plans.COMMITTED, plans.TOO_OLD))
 
 
 @dataclass

@@ -1,8 +1,9 @@
 """Messages of a replay from a file of JSON lines, such as one that a query of the warehouse has written.
 
 A line is an object with `position`, `message_id`, `topic`, `partition`, `offset`, `born_ms` and `published_ms`; where
-they are not null `deliver_ms`, `key` and `body` in base64, `headers` (an object of texts), `tags` and `index_keys`
-(lists), `producer_group`, `transaction_id` and `traceparent`. A replay that goes on compares the digest of the file.
+they are not null `deliver_ms`, `key`, `order_key` and `body` in base64, `queue`, `selector`, `headers` (an object of
+texts), `tags` and `index_keys` (lists), `producer_group`, `transaction_id` and `traceparent`. A replay that goes on
+compares the digest of the file.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _exported(row: Mapping[str, Any]) -> Exported:
-    offset = row["offset"]
+    offset, order_key, queue = row["offset"], _bytes(row.get("order_key")), row.get("queue")
     message = Chosen(
         int(row["position"]),
         UUID(row["message_id"]),
@@ -114,6 +115,9 @@ def _exported(row: Mapping[str, Any]) -> Exported:
         int(row["partition"]),
         -1 if offset is None else int(offset),
         datetime.fromtimestamp(int(row["published_ms"]) / 1000, UTC),
+        None if order_key is None else wire.short_key(order_key),
+        None if queue is None else int(queue),
+        row.get("selector"),
     )
     headers = row.get("headers")
     contents = Contents(

@@ -15,7 +15,6 @@ from psycopg.rows import class_row
 from outbox import wire
 from outbox.cloudevents import attributes as cloudevents
 from outbox.inbox.messages import HeaderValue, RawRecord
-from outbox.inbox.messages import order_key as order_key_of
 from outbox.statements import Statements
 from outbox_relay.operations import filters
 from outbox_relay.publisher.records import decode_headers
@@ -85,6 +84,15 @@ class Chosen:
     partition: int
     offset: int
     published_at: datetime
+    row_order_key: bytes | None = None
+    """Its order key, or what stands for a long one; None: its key."""
+    queue: int | None = None
+    selector: str | None = None
+
+    @property
+    def order_header(self) -> tuple[str, str] | None:
+        """The header that states its order, if that is not the order of its key."""
+        return wire.order_header(self.key, self.row_order_key, self.queue, self.selector)
 
     @property
     def born_on(self) -> date:
@@ -94,8 +102,9 @@ class Chosen:
 
     @property
     def order_key(self) -> bytes | None:
-        """The key by which an orderly group orders it."""
-        return order_key_of(self.key)
+        """What an orderly group orders it by."""
+        headers = () if self.order_header is None else (_bytes(self.order_header),)
+        return wire.order_of(headers, self.key, self.partition)
 
 
 class Origin(NamedTuple):
@@ -212,6 +221,7 @@ def record_of(topic: str, message: Chosen, contents: Contents) -> RawRecord:
         (wire.ID, str(message.message_id)),
         (wire.BORN_AT, str(message.born)),
         (wire.DELIVER_AT, None if message.due is None else str(message.due)),
+        *(() if message.order_header is None else (message.order_header,)),
         (wire.TAGS, contents.tags),
         (wire.KEYS, contents.index_keys),
         (wire.PRODUCER_GROUP, contents.producer_group),
@@ -224,8 +234,11 @@ def record_of(topic: str, message: Chosen, contents: Contents) -> RawRecord:
         *users,
         *cloudevents.added(cloudevents.missing(users), str(message.message_id), str(message.born)),
     )
-    values: tuple[tuple[str, HeaderValue], ...] = tuple(
-        (name, value.encode() if isinstance(value, str) else value) for name, value in pairs
-    )
+    values = tuple(map(_bytes, pairs))
     published = int(message.published_at.timestamp() * 1000)
     return RawRecord(topic, message.partition, message.offset, message.key, contents.body, values, published)
+
+
+def _bytes(header: tuple[str, str | bytes | None]) -> tuple[str, HeaderValue]:
+    name, value = header
+    return name, value.encode() if isinstance(value, str) else value

@@ -14,8 +14,10 @@ WHERE m.message_id = %(message_id)s::uuid AND get_byte(uuid_send(m.message_id), 
 -- were sent. The milliseconds are those of the header, as the relay makes it. An offset that is not known is -1.
 SELECT s.id, s.message_id, s.position, s.key, s.tags, (date_part('epoch', s.born_at) * 1000)::bigint AS born,
     (date_part('epoch', s.deliver_at) * 1000)::bigint AS due,
-    s.partition, coalesce(s."offset", -1) AS "offset", s.published_at
-FROM outbox.message_status s
+    s.partition, coalesce(s."offset", -1) AS "offset", s.published_at,
+    CASE WHEN octet_length(s.order_key) > 255 THEN 'sha256:'::bytea || sha256(s.order_key) ELSE s.order_key END AS row_order_key,
+    m.queue, m.selector
+FROM outbox.message_status s JOIN outbox.message m ON m.id = s.id
 WHERE s.topic = %(topic)s AND s.state = 'COMMITTED' AND s.published_at < %(published_before)s
     AND (%(ids)s::bigint[] IS NULL OR s.id = ANY (%(ids)s::bigint[]))
     AND (%(key)s::bytea IS NULL OR s.key = %(key)s::bytea)

@@ -238,11 +238,11 @@ class Replaying:
             if record is not None
         ]
         new = [each for each in deliveries if each.message.message_id not in old]
-        if new:
-            taken = psycopg_sync.run(self._conn, batch_plans.take_batch(target.group_id, new))
-            if not self._replay.again:
-                return [each for each, is_new in zip(new, taken.is_new, strict=True) if is_new]
-        return deliveries
+        taken = psycopg_sync.run(self._conn, batch_plans.take_all(target.group_id, new)) if new else []
+        if not self._replay.again:
+            return [each for each in taken if each is not None]
+        named = {each.message.message_id: own for each, own in zip(new, taken, strict=True)}
+        return [named.get(each.message.message_id) or each for each in deliveries]
 
     def _group(self) -> dict[str, Any]:
         target = self._replay.target

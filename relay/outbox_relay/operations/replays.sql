@@ -17,9 +17,12 @@ WHERE p.group_id = %(group_id)s AND p.topic_id = %(topic_id)s;
 
 -- name: known
 -- For each message (by its place from 1): whether the group has its row, whether it is parked, and whether its row may have been
--- dropped.
+-- dropped. A row of another topic of the cluster is of a copy, as in outbox/sql/inbox.sql.
 SELECT EXISTS (SELECT FROM outbox.inbox i
-               WHERE i.group_id = %(group_id)s AND i.message_id = m.message_id AND i.born_on = m.born_on),
+               WHERE i.group_id = %(group_id)s AND i.message_id = m.message_id AND i.born_on = m.born_on
+                   AND NOT EXISTS (SELECT FROM outbox.inbox_topic a JOIN outbox.inbox_topic b ON a.name <> b.name
+                                       AND split_part(a.kafka_id, '/', 1) = split_part(b.kafka_id, '/', 1)
+                                   WHERE a.id = i.topic_id AND b.id = %(topic_id)s)),
     EXISTS (SELECT FROM outbox.inbox_parked p WHERE p.group_id = %(group_id)s AND p.message_id = m.message_id),
     EXISTS (SELECT FROM outbox.inbox_floor f WHERE f.group_id = %(group_id)s AND f.born_before > m.born_on)
 FROM unnest(%(ids)s::uuid[], %(days)s::date[]) WITH ORDINALITY m (message_id, born_on, place)

@@ -18,6 +18,7 @@ from psycopg.types.json import Jsonb
 from outbox import Message, Outbox
 from outbox.errors import OutboxError
 from outbox.operations.size import record_size
+from outbox.wire import order_header
 from tests.support.insert_fuzzing import FORGERIES
 
 Columns = dict[str, Any]
@@ -281,7 +282,7 @@ def test_the_tables_record_size_is_the_librarys(database: str) -> None:
         connection.execute(
             "INSERT INTO outbox.topic (name, partitions, max_message_bytes) VALUES ('t', 1, 2000000000)"
         )
-        for _ in range(30):
+        for _ in range(60):
             message = Message(
                 "t",
                 key=chance.choice([None, b"", b"k" * chance.randrange(9000)]),
@@ -296,14 +297,34 @@ def test_the_tables_record_size_is_the_librarys(database: str) -> None:
                 index_keys=chance.choice([(), ("x" * 80, "y")]),
                 traceparent=chance.choice([None, TRACE]),
                 transaction_id=chance.choice([None, "tx" * 60]),
+                order_key=chance.choice(
+                    [None, "o", "订单", b"\xff", b"a\x00b", b"hex:", b"o" * 255, b"o" * 9000]
+                ),
+                queue=chance.choice([None, None, 0]),
             )
             receipt = Outbox("gruppe").send(connection, message)
             row = connection.execute(
-                "SELECT outbox.record_size(m) FROM outbox.message m WHERE id = %s", [receipt.id]
+                "SELECT outbox.record_size(m), "
+                "(SELECT array_agg(ARRAY[o.name, o.value]) FROM outbox.order_headers(m) o) "
+                "FROM outbox.message m WHERE id = %s",
+                [receipt.id],
             ).fetchone()
             size = record_size(message, "gruppe")
+            stated = order_header(message.key_bytes, message.order_key_bytes, message.queue, None)
             assert row is not None
+            assert row[1] == (None if stated is None else [list(stated)])
             assert size - 700 <= row[0] <= size  # never more: what the library sends, the table takes
+
+
+def test_the_header_of_an_order_counts_in_the_tables_sum(database: str) -> None:
+    given: list[Columns] = [{}, {"queue": 10}, {"order_key": b"o-1"}]
+    with psycopg.connect(database) as connection:
+        for columns in given:
+            insert(connection, {"topic": "t", "key": b"k", "body": b"", **columns})
+        rows = connection.execute("SELECT outbox.record_size(m) FROM outbox.message m ORDER BY id").fetchall()
+    bare, for_queue, by_key = (size for (size,) in rows)
+    assert for_queue == bare + len("outbox-queue10") + 2
+    assert by_key == bare + len("outbox-order-keyo-1") + 2
 
 
 def test_what_the_library_sends_the_table_takes(producer: psycopg.Connection[Any]) -> None:

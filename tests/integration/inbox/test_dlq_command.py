@@ -197,12 +197,15 @@ def test_a_message_parked_while_its_head_is_discarded_is_the_next_retry(
 
 
 def test_what_may_be_applied_already_is_redriven_by_its_id_only(inbox: InboxStage, topic: str) -> None:
-    """The first body of an id is applied; the second one is dead, and applying it too is somebody's decision."""
-    number = inbox.produce(topic, "k", "first")
+    """It was born on a day of which rows were dropped: applying it is somebody's decision."""
+    inbox.produce(topic, "k", "new")
     inbox.flush()
     with inbox.consumer(topic, delays=ONCE):
         inbox.wait_applied(1)
-        inbox.produce(topic, "k", "second", message_id=number)
+        inbox.conn.execute(
+            "INSERT INTO outbox.inbox_floor (group_id, born_before) SELECT id, '2020-01-01' FROM outbox.consumer_group"
+        )
+        inbox.produce(topic, "k", "old", born_at=1_500_000_000)
         inbox.flush()
         wait_until(lambda: inbox.count("outbox.inbox_parked"), "it is dead")
         [row] = _ls(inbox)

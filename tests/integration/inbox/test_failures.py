@@ -211,21 +211,6 @@ def test_waiting_for_a_zombie_is_not_time_of_the_listener(
     assert inbox.count("outbox.inbox_parked") == 0
 
 
-def test_an_id_that_is_used_again_with_another_body_is_dead(inbox: InboxStage, topic: str) -> None:
-    number = inbox.produce(topic, "k", "first", born_at=1_700_000_000)
-    inbox.produce(topic, "k", "second", message_id=number, born_at=1_700_000_000)
-    inbox.produce(topic, "k", "first", message_id=number, born_at=1_700_000_000)
-    inbox.produce(topic, "k", "last")
-    inbox.flush()
-    with inbox.consumer(topic, orderly=True):
-        inbox.wait_applied(2)
-    assert inbox.applied("body") == ["first", "last"]
-    parked = inbox.conn.execute(
-        "SELECT state, convert_from(body, 'UTF8'), order_key FROM outbox.inbox_parked"
-    ).fetchall()
-    assert parked == [("dead", "second", None)]
-
-
 def test_a_message_that_cannot_be_parked_is_not_taken_over(
     inbox: InboxStage, make_topic: MakeTopic, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,6 +18,7 @@ from outbox.inbox.failures import reported
 from outbox.inbox.followers import MOST, fitting, park_followers
 from outbox.inbox.handling import Handling, handle, handle_due, park
 from outbox.inbox.messages import Delivery, RawRecord, Source, identify
+from outbox.inbox.parked_rows import Retry
 from outbox.inbox.sessions import use_read_committed
 from tests.support.inbox_stage import Connection, InboxStage, apply
 from tests.support.locks import see_blocked
@@ -190,7 +191,7 @@ def test_a_retry_that_waits_for_followers_lets_the_first_of_them_follow(
         retry = run(other, plans.next_due(1))
         assert retry is not None
 
-        def take_out(retry: plans.Retry = retry) -> None:
+        def take_out(retry: Retry = retry) -> None:
             run(other, plans.take_out(1, retry))
             other.commit()
 

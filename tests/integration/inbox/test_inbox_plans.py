@@ -23,12 +23,15 @@ STATEMENTS: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
         ("integer", "uuid[]", "date[]", "integer[]", "integer[]", "bigint[]", "bytea[]", "boolean"),
         (1, IDS, DAYS, [1] * MANY, [0] * MANY, [*range(MANY)], [b"d"] * MANY, True),
     ),
-    "known_batch": (("integer", "uuid[]", "date[]", "bytea[]"), (1, IDS, DAYS, [b"d"] * MANY)),
+    "known_batch": (
+        ("integer", "uuid[]", "date[]", "bytea[]", "integer[]"),
+        (1, IDS, DAYS, [b"d"] * MANY, [1] * MANY),
+    ),
     "held_keys": (
         ("integer", "integer[]", "bytea[]"),
         (1, [1] * MANY, [f"k{number}".encode() for number in range(MANY)]),
     ),
-    "known": (("integer", "uuid", "date", "bytea"), (1, ID, "2026-11-01", b"d")),
+    "known": (("integer", "uuid", "date", "bytea", "integer"), (1, ID, "2026-11-01", b"d", 1)),
     "hold": (("integer", "integer", "bytea"), (1, 1, b"k500")),
     "next_due": (("integer", "text", "boolean", "text"), (1, "f", False, "m")),
     "next_due, none": (("integer", "text", "boolean", "text"), (2, "f", False, "m")),
@@ -80,6 +83,8 @@ FILL = """
         FROM generate_series(1, 4000) i;
     INSERT INTO outbox.inbox (group_id, message_id, born_on, topic_id, part, off, digest)
         SELECT 1, gen_random_uuid(), '2026-11-01'::date + i % 3, 1, 0, i, 'd' FROM generate_series(1, 12000) i;
+    INSERT INTO outbox.inbox (group_id, message_id, born_on, topic_id, part, off, digest)
+        VALUES (1, '00000000-0000-0000-0000-000000000001', '2026-11-01', 2, 0, 0, 'd');
     INSERT INTO outbox.inbox_floor (group_id, born_before) SELECT g, '2026-10-01' FROM generate_series(1, 4000) g;
     INSERT INTO outbox.inbox_position (group_id, topic_id, part, next_off)
         SELECT g, t, p, 1 FROM generate_series(1, 20) g, generate_series(1, 20) t, generate_series(1, 20) p;

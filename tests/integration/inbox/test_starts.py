@@ -10,9 +10,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from outbox.inbox import FIRST, LAST, ConsumeFrom
+from outbox.inbox.metrics import prometheus_text, ready
 from tests.support.inbox_days import delete_records
 from tests.support.inbox_stage import InboxStage
 from tests.support.moved_keys import grow
+from tests.support.scraping import samples
 from tests.support.servers import MakeTopic
 from tests.support.waiting import wait_until
 
@@ -74,7 +76,13 @@ def test_records_that_kafka_deleted_before_the_group_had_them_are_reported(
         send(inbox, topic, "other", partition=1)
         inbox.wait_applied(2 if on_gap == "stop" else 3)
         wait_until(lambda: "does not have offsets 1 to 2" in caplog.text, "the gap is reported")
+        stopped, expected = consumer.vitals().stopped, {(topic, 0): "Kafka does not have offsets 1 to 2"}
         read = {each.partition for each in consumer.vitals().partitions}
+        [check], page = list(ready([consumer])), samples(prometheus_text([consumer]))
+    assert stopped == (expected if on_gap == "stop" else {})
+    assert check.ok is (on_gap == "continue")
+    assert (f"{topic}[0]: Kafka does not have offsets 1 to 2" in str(check.detail)) is (on_gap == "stop")
+    assert page["outbox_member_partitions_stopped", inbox.group] == len(stopped)
     assert f"{topic}[0]: Kafka does not have offsets 1 to 2, which group {inbox.group} has not" in caplog.text
     assert read == ({1} if on_gap == "stop" else {0, 1})
     assert sorted(inbox.applied("body")) == (["0", "other"] if on_gap == "stop" else ["0", "3", "other"])

@@ -19,7 +19,7 @@ is still being made when its first page is asked for."""
 BOUND_BESIDE = 22
 """The same for other keys and partitions of a topic with trouble, because it may have a catch-up. Of eight reads four
 are the tail, two each are pages of catch-ups and of holds: a list that is made, and the next one, take twice eight. A
-page has three rows here, so the one message of a bystander may be an eighth of what does not fit, and get a catch-up."""
+page has three rows here, so a bystander's one message may be an eighth of what does not fit, and get a catch-up."""
 FIRST, LAST = 6, 24
 """Bystanders insert one message every second turn between these: far less than what a topic may have in memory."""
 MOST = 2

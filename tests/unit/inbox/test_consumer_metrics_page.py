@@ -74,6 +74,7 @@ class Thread(NamedTuple):
     trouble: str | None = None
     held_keys: int | None = None
     ends: dict[tuple[str, int], int] = {}  # noqa: RUF012  (never changed)
+    stopped: dict[tuple[str, int], str] = {}  # noqa: RUF012  (never changed)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,23 @@ def test_a_message_is_looked_for_under_the_day_that_its_delivery_has(due: int | 
     assert str(chosen.born_on) == str(identify(Source(1, "c/t"), record, orderly=True).born_on) == day
 
 
+@pytest.mark.parametrize(
+    ("order_key", "queue", "selector", "order"),
+    [
+        (None, None, None, b"k"),
+        (b"\xff", None, None, b"\xff"),
+        (None, 0, None, b"queue:0"),
+        (b"o", 0, "mine", b"o"),
+    ],
+)
+def test_a_message_is_ordered_as_its_record_is(
+    order_key: bytes | None, queue: int | None, selector: str | None, order: bytes
+) -> None:
+    chosen = replace(CHOSEN, row_order_key=order_key, queue=queue, selector=selector)
+    record = record_of("orders", chosen, CONTENTS)
+    assert chosen.order_key == identify(Source(1, "c/t"), record, orderly=True).order_key == order
+
+
 def test_a_cloudevent_has_the_attributes_that_the_relay_added() -> None:
     contents = CONTENTS._replace(headers='{"ce_type": "t", "ce_source": "/s", "ce_specversion": "1.0"}')
     headers = dict(record_of("orders", CHOSEN, contents).headers)

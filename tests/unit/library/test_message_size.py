@@ -39,11 +39,13 @@ def test_size_is_what_the_broker_counts_with_every_header_of_ours() -> None:
         transaction_id="t" * 30,
         traceparent=TRACE,
         deliver_at=datetime(2027, 1, 1, tzinfo=UTC),
+        order_key="o-1",
     )
     ours = {
         "outbox-id": b"i" * 36,
         "outbox-born-at": b"1795363743050",
         "outbox-deliver-at": b"1798761600000",
+        "outbox-order-key": b"o-1",
         "outbox-tags": "a||创建".encode(),
         "outbox-keys": b"k1 k2",
         "outbox-producer-group": b"group",
@@ -54,6 +56,13 @@ def test_size_is_what_the_broker_counts_with_every_header_of_ours() -> None:
     }
     needed = broker_size("订单".encode(), b"x" * 70_000, ours)
     assert record_size(message, "group") == needed
+
+
+def test_a_queue_that_a_selector_chose_counts_where_it_is_the_order() -> None:
+    message, own = Message("orders", body=b"x"), {"outbox-id": b"i" * 36, "outbox-born-at": b"1795363743050"}
+    assert record_size(message, None, 12) == broker_size(b"", b"x", {**own, "outbox-queue": b"12"})
+    keyed = Message("orders", key=b"k", body=b"x")
+    assert record_size(keyed, None, 12) == broker_size(b"k", b"x", own)
 
 
 def test_message_that_just_fits_is_taken_and_one_byte_more_is_refused() -> None:

@@ -20,10 +20,7 @@ from outbox_relay.text.errors import OperatorError
 
 MAY_BE_APPLIED = (
     "may_be_applied",
-    (
-        "a part of their effect may exist, or their id was used before; read their errors (outbox dlq show ID), "
-        "and name them by id"
-    ),
+    ("their effect, or a part of it, may exist; read their errors (outbox dlq show ID), and name them by id"),
 )
 CHANGED = (
     "changed",

@@ -218,8 +218,9 @@ def redrive(**options: Any) -> None:
     """Let the group try dead letters again now, with all their attempts before them.
 
     Order is kept: the later messages of a held key stay behind its dead letter until it has succeeded. A dead letter
-    whose listener had committed its transaction, or whose id was used before, is tried again only if it is named by its
-    id: a part of its effect may exist. One that has failed again since it was listed for the question is left out.
+    whose listener had committed its transaction, or that is too old to prove that it was not applied, is tried again
+    only if it is named by its id: its effect, or a part of it, may exist. One that has failed again since it was listed
+    for the question is left out.
 
     \b
       outbox dlq redrive 17

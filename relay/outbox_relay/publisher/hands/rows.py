@@ -149,11 +149,15 @@ class Rows:
 
 def record_headers(raw: RawRow, own: OwnHeaders | None) -> Headers:
     """Return all headers of a record: the outbox's, and the message's own."""
-    (_, _, _, _, _, _, _, _, _, message_id, born_at, deliver_at, _,
+    (_, _, _, _, key, _, order_key, queue, selector, message_id, born_at, deliver_at, _,
      tags, index_keys, group, transaction_id, traceparent, _, _, _, _) = raw  # fmt: skip
     record: Headers = [(_ID, message_id), (_BORN_AT, born_at)]
     if deliver_at is not None:
         record.append((_DELIVER_AT, deliver_at))
+    if order_key is not None or queue is not None:
+        stated = wire.order_header(key, order_key, queue, selector)
+        if stated is not None:
+            record.append(stated)
     if tags is not None:
         record.append((_TAGS, tags))
     if index_keys is not None:
