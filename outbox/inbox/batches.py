@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from outbox.drivers.psycopg_sync import run
 from outbox.errors import ListenerError
 from outbox.inbox import batch_plans
-from outbox.inbox.failures import Failure, reported
+from outbox.inbox.failures import Failure, LockedError, reported
 from outbox.inbox.handling import LATER, Connection, Listener, call_listener
 from outbox.inbox.messages import Attempt, ConsumedMessage, Delivery
 from outbox.inbox.results import ConsumeResult
@@ -159,8 +159,13 @@ def handle_batch(
     outcome.again = by_result.get(ConsumeResult.SUCCESS, [])
     outcome.failed = dict.fromkeys(by_result.get(ConsumeResult.RECONSUME_LATER, []), reported(LATER))
     if discarded := by_result.get(ConsumeResult.DISCARD):
-        with locked_by_others():
-            recorded = run(conn, batch_plans.take_batch(group, [deliveries[place] for place in discarded]))
+        try:
+            with locked_by_others():
+                recorded = run(conn, batch_plans.take_batch(group, [deliveries[place] for place in discarded]))
+        except LockedError:  # what the listener returned for the others holds
+            conn.rollback()
+            outcome.alone += discarded
+            return outcome
         conn.commit()
         for place, is_new in zip(discarded, recorded.is_new, strict=True):
             (outcome.done if is_new else outcome.alone).append(place)
