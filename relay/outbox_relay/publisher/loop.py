@@ -326,6 +326,14 @@ class Loop:
 
 def _page(read: Read, answer: Brought, rows: tuple[Row, ...]) -> Page:
     # The lanes were ours when that was asked; they may be another relay's by now.
-    is_new = answer.has_new_topics
-    is_flushed = answer.is_flushed and not is_new and time.monotonic() - answer.asked_at < FRESH_S
-    return Page(read, rows, answer.snapshot, answer.has_more, answer.heavy, is_flushed, is_new)
+    is_ours = time.monotonic() - answer.asked_at < FRESH_S
+    return Page(
+        read,
+        rows,
+        answer.snapshot,
+        answer.has_more,
+        answer.heavy,
+        is_flushed=answer.is_flushed and is_ours and not answer.has_new_topics,
+        is_ours=is_ours and read.kind == "list",
+        has_new_topics=answer.has_new_topics,
+    )

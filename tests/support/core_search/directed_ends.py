@@ -80,8 +80,19 @@ def a_list_waits_for_one_barrier(made: Any, _: Flags) -> bool:
     has_waited = not core.to_send()
     write_all(core)
     first = sends(core)
-    give(core, "list", row_of(2), is_flushed=False)
+    give(core, "list", row_of(2), is_flushed=False, is_ours=True)
     return has_waited and first == [1] and sends(core) == [2]
+
+
+def a_former_leader_sends_no_page_of_its_list(made: Any, _: Flags) -> bool:
+    """A barrier was flushed after a list was begun. Then nobody knows whether the leadership goes on."""
+    core = core_of(made)
+    give(core, "tail", heavy=("b",))
+    give(core, "list", row_of(1), has_more=True, is_flushed=False)
+    write_all(core)
+    core.to_send()
+    give(core, "list", row_of(2), is_flushed=False)
+    return not core.to_send()
 
 
 def a_new_topic_of_a_list_waits_for_a_barrier(made: Any, _: Flags) -> bool:
@@ -92,8 +103,8 @@ def a_new_topic_of_a_list_waits_for_a_barrier(made: Any, _: Flags) -> bool:
     write_all(core)
     core.to_send()
     read = core.sources.list_read("b", 1, 1)
-    core.add(Page(read, (row_of(2),), Snapshot(5, 5), has_more=True, has_new_topics=True))
-    core.add(Page(read, (row_of(3),), Snapshot(5, 5), has_more=True))
+    core.add(Page(read, (row_of(2),), Snapshot(5, 5), has_more=True, is_ours=True, has_new_topics=True))
+    core.add(Page(read, (row_of(3),), Snapshot(5, 5), has_more=True, is_ours=True))
     has_waited = not core.to_send()
     write_all(core)
     return has_waited and sends(core) == [2, 3]
@@ -264,6 +275,7 @@ ENDS = (
     a_failed_claim_takes_no_announcement_back,
     a_write_secures_the_pages_that_it_covers_only,
     a_list_waits_for_one_barrier,
+    a_former_leader_sends_no_page_of_its_list,
     a_new_topic_of_a_list_waits_for_a_barrier,
     an_idle_leader_writes_nothing,
     what_is_new_is_in_no_doubt,

@@ -201,7 +201,7 @@ class Leader:
         if not has_more:
             del self.cursors[read.group]
         rows = tuple(map(self._row, fresh))
-        return Page(read, rows, postgres.snapshot(), has_more=has_more, is_flushed=self._is_flushed())
+        return Page(read, rows, postgres.snapshot(), has_more=has_more, is_ours=self.leads())
 
     def _drain(self, read: Read) -> Page:
         """Read a page of a hold, up to what is announced."""

@@ -118,7 +118,10 @@ class Core:
         self.memory.take(page.rows)
         if page.rows:
             self._unsecured.append((seen_at, page))
-        self._secure(self.sources.clock if page.is_flushed else self._flushed)
+        if page.is_flushed:
+            self._secure(self.sources.clock)
+        elif page.is_ours:  # a write would find out otherwise: a former leader must send nothing more
+            self._secure(self._flushed)
 
     def _add_drain(self, page: Page) -> None:
         hold = self.holds.opened(page)

@@ -108,7 +108,9 @@ class Page:
         has_more: a list or hold has rows behind these.
         heavy: groups of a tail that did not fit. The driver leaves out the largest ones until the others fit, so a
             flood of one topic delays no other.
-        is_flushed: the statement found that PostgreSQL cannot forget any row of it, or of a page before it.
+        is_flushed: the statement found that PostgreSQL cannot forget any row of it, or of a page before it, and that this
+            leadership goes on.
+        is_ours: a statement has found just now that this leadership goes on: a page of a list that is flushed is sent.
         has_new_topics: what was read of its topics meanwhile may be forgotten, too.
     """
 
@@ -118,6 +120,7 @@ class Page:
     has_more: bool = False
     heavy: tuple[Hashable, ...] = ()
     is_flushed: bool = False
+    is_ours: bool = False
     has_new_topics: bool = False
 
 

@@ -6,6 +6,7 @@ import time
 from array import array
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import psycopg
@@ -44,7 +45,8 @@ SHARE = 8
 class Brought:
     """What a statement returned; see `Page` in the core. `waiting`: of a page of a hold, the ids in doubt.
 
-    `asked_at`: when a statement was sent that returns whether its rows are flushed, and the lanes ours.
+    `asked_at`: when a statement was sent that returns whether its rows are flushed, and the lanes ours; of a page of a
+    list, when one has found that the lanes are.
     `has_new_topics`: what was read of its topics may be younger than what is flushed.
     """
 
@@ -81,6 +83,8 @@ class Reads:
     hashes: dict[str, int] = field(default_factory=dict)
     """Of topics, as the finder's index holds them. Those with one hash are one group of the core."""
     newest: int = 0
+    ours_at: float = -inf
+    """When the last poll was sent that found the lanes ours (monotonic seconds)."""
     has_tail: bool = False
     """Whether the last tail brought messages: then pages of lists are short."""
     _lists: dict[Hashable, ListAhead] = field(default_factory=dict)
@@ -143,6 +147,8 @@ class Reads:
             known = self.finder.published(poll.rows)
             rows = [row for row in rows if row[POSITION] not in known]
         self.newest, self.has_tail = poll.newest, bool(rows)
+        if poll.needs_no_barrier:
+            self.ours_at = began
         return Brought(
             rows, poll.snapshot, heavy=tuple(heavy), is_flushed=poll.needs_no_barrier, asked_at=began
         )
@@ -254,7 +260,7 @@ class Reads:
             del self._lists[read.group]
         else:
             one.begin(self.partitions.tables, size)  # as large as this one: memory has room for two
-        return Brought(rows, until, has_more=not is_last)
+        return Brought(rows, until, has_more=not is_last, asked_at=self.ours_at)
 
     def close_lists(self) -> None:
         """Close all lists."""
