@@ -108,8 +108,8 @@ class Page:
         has_more: a list or hold has rows behind these.
         heavy: groups of a tail that did not fit. The driver leaves out the largest ones until the others fit, so a
             flood of one topic delays no other.
-        is_flushed: the statement found that PostgreSQL cannot forget any row of it, or of a page before it, and that this
-            leadership goes on.
+        is_flushed: the statement found that PostgreSQL cannot forget any row of it, or of a page before it, and that
+            this leadership goes on.
         is_ours: a statement has found just now that this leadership goes on: a page of a list that is flushed is sent.
         has_new_topics: what was read of its topics meanwhile may be forgotten, too.
     """
