@@ -54,18 +54,6 @@ def test_a_hold_has_one_document_everywhere(database: str, conn: Connection, hea
     assert f"held behind message {head}, which cannot be published: MESSAGE_TOO_LARGE" in told
 
 
-def test_a_changed_topic_asks_for_the_drain_of_its_parked_keys(
-    database: str, conn: Connection, bootstrap_servers: str, topic: str, head: int
-) -> None:
-    given = {"OUTBOX_DSN": database, "OUTBOX_BOOTSTRAP_SERVERS": bootstrap_servers}
-    succeed("topic", "register", topic, **given)
-    assert value(conn, REQUESTED) == 0, "it is of another topic"
-    conn.execute("UPDATE outbox.parked_key SET topic = %s", [topic])
-    ran = succeed("topic", "alter", topic, "--type", "FIFO", **given)
-    assert f"the relay tries 1 hold of {topic} again now" in ran.err
-    assert value(conn, REQUESTED) == 1
-
-
 @pytest.mark.parametrize(("action", "state"), [("dead", "DEAD"), ("skip", "SKIPPED")])
 def test_giving_up_the_head_asks_for_the_drain_of_what_is_held(
     database: str, conn: Connection, head: int, action: str, state: str

@@ -29,7 +29,7 @@ def conn(database: str) -> Iterator[Connection]:
 @pytest.mark.parametrize("waiting", ["expired", "failed"])
 def test_what_is_to_be_given_up_is_found_without_what_is_held(conn: Connection, waiting: str) -> None:
     values = {"waiting": waiting, **asdict(ALL), "in_doubt": False, "after": 0}
-    types = {"waiting": "text", "topic": "text", "error": "text", "lane": "smallint", "older": "float8"}
+    types = {"waiting": "text", "topic": "text", "error": "text", "older": "float8"}
     types |= {"in_doubt": "boolean", "after": "bigint"}
     watched = watch(conn, DEAD_LETTERS["next_to_give_up"], types, values)
     conn.execute(
@@ -66,7 +66,7 @@ def test_groups_of_holds_read_what_waits_once(conn: Connection, analyzed: str) -
     fill(conn)
     if analyzed == "all":
         conn.execute("ANALYZE outbox.waiting, outbox.parked_key")
-    statement = read_statement("groups", keys="true", topics="true", lanes="true").as_string(conn)
+    statement = read_statement("groups", keys="true", topics="true").as_string(conn)
     plan = Prepared(conn, statement, {}).explain({})
     assert rows_read(plan, "parked_key") <= 2 * (KEYS + 1)
     assert rows_read(plan, "waiting") <= KEYS * EACH + 50_000 + KEYS, "once; averages of loops are rounded"
@@ -75,7 +75,7 @@ def test_groups_of_holds_read_what_waits_once(conn: Connection, analyzed: str) -
 
 def test_the_hold_of_one_message_is_read_by_its_number(conn: Connection) -> None:
     values = {**asdict(ALL), "most": 1, "number": 1}
-    types = {"topic": "text", "error": "text", "lane": "smallint", "older": "float8", "most": "bigint"}
+    types = {"topic": "text", "error": "text", "older": "float8", "most": "bigint"}
     statement = read_statement(keys=HOLDS["of_key"]).as_string(conn)
     watched = watch(conn, statement, types | {"number": "bigint"}, values)
     row = conn.execute("SELECT parked FROM outbox.waiting WHERE id = 502").fetchone()
