@@ -17,7 +17,7 @@ WHERE (k.is_topic OR k.partition IS NOT NULL) AND {topics}
 GROUP BY k.topic, k.partition, k.is_topic, split_part(k.error, ':', 1)
 
 -- name: columns
--- The holds that are chosen, with how many messages are behind the one that fails.
+-- The holds that are chosen, with how many messages are behind the one that fails. What waits is joined at once, as in "groups".
 WITH alive AS (
     SELECT l.lane FROM outbox.lane l JOIN outbox.lease e ON e.epoch = l.epoch AND e.owner = l.owner
     WHERE e.leased_until > clock_timestamp()
@@ -29,13 +29,17 @@ WITH alive AS (
         AND (%(error)s::text IS NULL OR split_part(h.error, ':', 1) = %(error)s)
         AND (%(older)s::float IS NULL OR h.since <= clock_timestamp() - make_interval(secs => %(older)s))
     ORDER BY h.since, h.id LIMIT %(most)s
+), behind AS (
+    SELECT c.numbers[1] AS number, count(*) AS messages
+    FROM chosen c CROSS JOIN LATERAL unnest(c.numbers) n (number) JOIN outbox.waiting b ON b.parked = n.number
+    WHERE c.kind IN ('topic', 'partition') OR b.id <> c.id
+    GROUP BY 1
 )
 SELECT c.kind, c.lanes, c.topic, c.queue, c.order_key, c.id, w.message_id, c.error, c.since, c.tries, c.requested_at,
        c.is_being_tried, coalesce(w.in_doubt, false) AS in_doubt, c.may_be_given_up, c.numbers,
        EXISTS (SELECT FROM alive a WHERE a.lane = ANY (c.lanes)) AS has_relay,
-       (SELECT count(*) FROM outbox.waiting b
-        WHERE b.parked = ANY (c.numbers) AND (c.kind IN ('topic', 'partition') OR b.id <> c.id)) AS waiting
-FROM chosen c LEFT JOIN outbox.waiting w ON w.id = c.id
+       coalesce(b.messages, 0) AS waiting
+FROM chosen c LEFT JOIN outbox.waiting w ON w.id = c.id LEFT JOIN behind b ON b.number = c.numbers[1]
 ORDER BY c.since, c.id
 
 -- name: groups
