@@ -59,7 +59,7 @@ class HoldView:
         topic: of its messages.
         queue: the explicit partition that has the order, in place of a key; of a partition its number.
         order_key: the key.
-        id: of the message that fails; of a partition or a topic that of the first one to try.
+        id: of the message that fails; of a partition or a topic the lowest that waits.
         message_id: of the same message; None: it waits no more, and the relay has not come to the others yet.
         error: why; it begins with a code.
         since: when it began.
@@ -110,10 +110,8 @@ class HoldView:
     def place(self) -> str:
         """What is held."""
         topic = f"topic {printable(self.topic)}"
-        if self.kind == "topic":
-            return f"{topic}, all of it"
-        if self.kind == "partition":
-            return f"{topic}, partition {self.queue}"
+        if self.kind in ("topic", "partition"):
+            return f"{topic}, {'all of it' if self.queue is None else f'partition {self.queue}'}"
         if self.kind == "message":
             return f"message {self.id}, {topic}"
         order = f"key {cell(self.order_key)}" if self.queue is None else f"queue {self.queue}"
@@ -121,8 +119,8 @@ class HoldView:
 
     @property
     def chosen_by(self) -> str:
-        """What `outbox holds release` takes for it, and for nothing else."""
-        if self.kind == "topic":
+        """What `outbox holds release` takes for it."""
+        if self.kind == "topic" or self.message_id is None:
             return f"--topic {printable(self.topic)} --error {printable(self.code)}"
         return str(self.id)
 
@@ -138,25 +136,36 @@ class HoldView:
 
     @property
     def behind(self) -> str:
-        """How many messages wait, where there are some."""
-        return f", {many(self.waiting, 'message')} held" if self.waiting else ""
+        """At which message it is held, how many wait, and from which on."""
+        held = f", {many(self.waiting, 'message')} held" if self.waiting else ""
+        if self.kind == "key":
+            return held if self.is_over else f" at message {self.id}{held}"
+        return f"{held}, from message {self.id} on" if held else ""
+
+    @property
+    def tried(self) -> str:
+        """What comes of the release that somebody asked for, or how often it was tried in vain."""
+        if self.is_being_tried and self.has_relay:
+            return "; it is being tried again now"
+        if self.requested_at is not None:
+            return f"; to be tried again, as asked at {cell(self.requested_at)}"
+        return f"; tried again {many(self.tries, 'time')}" if self.tries else ""
 
     def hold_up(self, id_: int) -> str:
         """State what this means for one of its messages: the one that fails, or one behind it."""
-        error = printable(self.error)
+        since, error = cell(self.since), printable(self.error)
         if self.kind in ("topic", "partition"):
-            return f"waits, with all of its {self.kind}: {error}"
-        if id_ == self.id:
-            behind = many(self.waiting, "message")
-            return f"cannot be published, and holds up {behind} of its key: {error}"
-        return f"held behind message {self.id}, which cannot be published: {error}"
+            return f"held since {since} with {self.place} ({many(self.waiting, 'message')}): {error}"
+        if id_ != self.id:
+            return f"held since {since} behind message {self.id}, which cannot be published: {error}"
+        behind = f", and holds up {many(self.waiting, 'message')} of its key" if self.waiting else ""
+        return f"cannot be published since {since}{behind}: {error}"
 
     def repair(self) -> list[str]:
         """Return what an operator can do about it, best first."""
         if self.is_over:
-            return [
-                "what it failed with is given up; what is held behind it follows, once a relay comes to it"
-            ]
+            then = "what is held behind it follows" if self.waiting else "the hold ends"
+            return [f"the message that failed is given up; {then} once a relay comes to it"]
         if self.is_paused:
             return [f"let it go on: outbox topic resume {printable(self.topic)}"]
         release = f"outbox holds release {self.chosen_by}"
@@ -170,11 +179,15 @@ class HoldView:
                 else "; the relay tries it again within a minute, or now"
             )
             lines = [f"{cause}{by_itself or ', then'}: {release}"]
-        if self.may_be_given_up and self.in_doubt:
-            lines.append(f"or give it up: outbox holds skip {self.id} --may-be-published --reason TEXT")
-        elif self.may_be_given_up:
-            lines.append(f"or give it up: outbox holds skip {self.id} --reason TEXT")
-            lines.append(f"or set it aside: outbox holds dead {self.id} --reason TEXT")
+        doubt = " --may-be-published" if self.in_doubt else ""
+        if self.may_be_given_up:
+            lines.append(f"or give it up: outbox holds skip {self.id}{doubt} --reason TEXT")
+            if not doubt:
+                lines.append(f"or set it aside: outbox holds dead {self.id} --reason TEXT")
+        elif self.code in BEYOND_REPAIR and self.waiting:
+            lines.append(
+                f"give up each that waits, as the first: outbox holds skip {self.id}{doubt} --reason TEXT"
+            )
         return lines
 
     def document(self) -> dict[str, Any]:

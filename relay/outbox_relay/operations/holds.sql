@@ -2,7 +2,7 @@
 
 -- name: held
 -- One row per hold. Of a key or a message: "id" fails. A topic, or a partition, once for each error, though each lane has a row of it:
--- all its messages wait, and "id" is tried first.
+-- all its messages wait, and "id" was the first of them.
 SELECT CASE WHEN k.queue IS NULL AND k.order_key IS NULL THEN 'message' ELSE 'key' END AS kind,
        ARRAY[k.lane] AS lanes, k.topic, k.queue, k.order_key, k.head AS id, k.error, k.since, k.tries, k.requested_at,
        k.draining_at IS NOT NULL AS is_being_tried, true AS may_be_given_up, ARRAY[k.number] AS numbers
@@ -17,7 +17,7 @@ WHERE (k.is_topic OR k.partition IS NOT NULL) AND {topics}
 GROUP BY k.topic, k.partition, k.is_topic, split_part(k.error, ':', 1)
 
 -- name: columns
--- The holds that are chosen, with how many messages are behind the one that fails. What waits is joined at once, as in "groups".
+-- The holds that are chosen, with how many messages are behind the one that fails; of a topic or a partition "id" still waits. What waits is joined at once, as in "groups".
 WITH alive AS (
     SELECT l.lane FROM outbox.lane l JOIN outbox.lease e ON e.epoch = l.epoch AND e.owner = l.owner
     WHERE e.leased_until > clock_timestamp()
@@ -30,16 +30,16 @@ WITH alive AS (
         AND (%(older)s::float IS NULL OR h.since <= clock_timestamp() - make_interval(secs => %(older)s))
     ORDER BY h.since, h.id LIMIT %(most)s
 ), behind AS (
-    SELECT c.numbers[1] AS number, count(*) AS messages
+    SELECT c.numbers[1] AS number, count(*) AS messages, min(b.id) FILTER (WHERE c.kind IN ('topic', 'partition')) AS first
     FROM chosen c CROSS JOIN LATERAL unnest(c.numbers) n (number) JOIN outbox.waiting b ON b.parked = n.number
     WHERE c.kind IN ('topic', 'partition') OR b.id <> c.id
     GROUP BY 1
 )
-SELECT c.kind, c.lanes, c.topic, c.queue, c.order_key, c.id, w.message_id, c.error, c.since, c.tries, c.requested_at,
+SELECT c.kind, c.lanes, c.topic, c.queue, c.order_key, coalesce(b.first, c.id) AS id, w.message_id, c.error, c.since, c.tries, c.requested_at,
        c.is_being_tried, coalesce(w.in_doubt, false) AS in_doubt, c.may_be_given_up, c.numbers,
        EXISTS (SELECT FROM alive a WHERE a.lane = ANY (c.lanes)) AS has_relay,
        coalesce(b.messages, 0) AS waiting
-FROM chosen c LEFT JOIN outbox.waiting w ON w.id = c.id LEFT JOIN behind b ON b.number = c.numbers[1]
+FROM chosen c LEFT JOIN behind b ON b.number = c.numbers[1] LEFT JOIN outbox.waiting w ON w.id = coalesce(b.first, c.id)
 ORDER BY c.since, c.id
 
 -- name: groups

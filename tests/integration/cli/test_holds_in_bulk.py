@@ -164,7 +164,7 @@ def test_a_hold_whose_message_was_given_up_advises_nothing_that_is_refused(
         if one["id"] == held.large
     ]
     assert hold["repair"] == [
-        "what it failed with is given up; what is held behind it follows, once a relay comes to it"
+        "the message that failed is given up; what is held behind it follows once a relay comes to it"
     ]
 
 

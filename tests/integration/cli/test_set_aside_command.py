@@ -162,11 +162,14 @@ def test_explain_and_show_name_the_hold(database: str, conn: Connection, foreign
     hold_key(conn, cause, MISSING)
     for words in (("tx", "explain"), ("message", "show")):
         told = " ".join(succeed(*words, str(behind), OUTBOX_DSN=database).out.split())
-        assert f"held behind message {cause}, which cannot be published: UNKNOWN_TOPIC_OR_PART" in told
+        assert f"behind message {cause}, which cannot be published: UNKNOWN_TOPIC_OR_PART" in told
         assert "outbox topic create orders" in told
         assert f"outbox holds dead {cause} --reason TEXT" in told
-    told = " ".join(succeed("message", "show", str(cause), OUTBOX_DSN=database).out.split())
-    assert "cannot be published, and holds up 1 message of its key" in told
+        told = " ".join(succeed(*words, str(cause), OUTBOX_DSN=database).out.split())
+        assert "cannot be published since 20" in told
+        assert "Z, and holds up 1 message of its key: UNKNOWN_TOPIC_OR_PART" in told
+        assert f"outbox holds release {cause}" in told
+        assert "set aside." not in told
     document = succeed("tx", "explain", str(behind), "--json", OUTBOX_DSN=database).json
     assert [step["what"] for step in document["next"]] == ["held"]
     assert document["next"][0]["alarm"] is True
@@ -180,6 +183,19 @@ def test_explain_of_a_dead_message_names_its_ways_out(database: str, conn: Conne
     told = succeed("tx", "explain", str(id_), OUTBOX_DSN=database).out
     assert f"outbox holds release {id_}" in told
     assert f"outbox holds skip {id_}" in told
+
+
+def test_explain_of_an_expired_message_advises_nothing_that_is_refused(
+    database: str, conn: Connection
+) -> None:
+    id_ = sent(conn, state="UNKNOWN", producer_group="shop")
+    conn.execute("UPDATE outbox.message SET state = 'COMMITTED'")
+    conn.execute(
+        "INSERT INTO outbox.waiting (id, message_id, reason) SELECT id, message_id, 'expired' FROM outbox.message"
+    )
+    told = succeed("tx", "explain", str(id_), OUTBOX_DSN=database).out
+    assert f"outbox holds skip {id_} --reason TEXT" in told
+    assert "outbox holds release" not in told
 
 
 def test_a_group_is_bound_to_a_role_and_freed(database: str, conn: Connection) -> None:

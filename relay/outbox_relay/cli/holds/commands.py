@@ -96,12 +96,10 @@ def ls(*, limit: int, dsn: str, as_json: bool, **options: Any) -> None:
 
 
 def _describe(hold: HoldView) -> None:
-    at = f" at message {hold.id}" if hold.kind == "key" and hold.message_id is not None else ""
-    tried = "; it is being tried again now" if hold.is_being_tried and hold.has_relay else ""
     no_relay = "" if hold.has_relay else " (no relay runs for it)"
     click.secho(
-        f"{hold.place}: held since {formatting.cell(hold.since)}{at}{hold.behind}{no_relay}: "
-        f"{formatting.printable(hold.error)}{tried}",
+        f"{hold.place}: held since {formatting.cell(hold.since)}{hold.behind}{no_relay}: "
+        f"{formatting.printable(hold.error)}{hold.tried}",
         fg="red",
     )
     for line in hold.repair():
@@ -126,9 +124,8 @@ def show(*, identity: str, dsn: str, as_json: bool) -> None:
         life = messages.life(conn, filters.Filters(id=number, message_id=message_id))
         hold = None if life is None else life.hold
         if hold is None:
-            raise OperatorError(
-                f"message {identity} waits for no hold; what becomes of it: outbox message show {identity}"
-            )
+            what = "there is no message" if life is None else "no hold keeps back message"
+            raise OperatorError(f"{what} {identity}; what became of it: outbox message show {identity}")
         waiting = holds_operation.waiting(conn, hold, SHOWN)
     if as_json:
         output.emit_json({**hold.document(), "messages": waiting})
