@@ -1,4 +1,4 @@
-"""Keys and topics held as a relay holds them, by hand: for tests of those who come afterwards."""
+"""Keys, partitions and topics held as a relay holds them, by hand: for tests of those who come afterwards."""
 
 from __future__ import annotations
 
@@ -29,6 +29,19 @@ HOLD_TOPIC = """
     INSERT INTO outbox.waiting (id, message_id, reason, parked, place)
     SELECT w.id, w.message_id, 'parked', w.number, w.position FROM waiting w
 """
+HOLD_PARTITION = """
+    WITH waiting AS (
+        SELECT m.id, m.message_id, m.lane, m.position,
+               (1::bigint << 60) + min(m.id) OVER (PARTITION BY m.lane) AS number
+        FROM outbox.message m WHERE m.topic = %(topic)s
+    ), parked AS (
+        INSERT INTO outbox.parked_key (number, lane, topic, partition, partitions, head, error)
+        SELECT w.number, w.lane, %(topic)s, %(partition)s, 4, min(w.id), %(error)s
+        FROM waiting w GROUP BY w.number, w.lane
+    )
+    INSERT INTO outbox.waiting (id, message_id, reason, parked, place)
+    SELECT w.id, w.message_id, 'parked', w.number, w.position FROM waiting w
+"""
 
 
 def hold_key(conn: Connection, head: int, error: str = "MESSAGE_TOO_LARGE: much", age: float = 0.0) -> None:
@@ -39,6 +52,11 @@ def hold_key(conn: Connection, head: int, error: str = "MESSAGE_TOO_LARGE: much"
 def hold_topic(conn: Connection, topic: str, error: str) -> None:
     """Let all messages of a topic wait, in each of their lanes."""
     conn.execute(HOLD_TOPIC, {"topic": topic, "error": error})
+
+
+def hold_partition(conn: Connection, topic: str, partition: int, error: str) -> None:
+    """Let all messages of a topic wait for a partition, in each of their lanes."""
+    conn.execute(HOLD_PARTITION, {"topic": topic, "partition": partition, "error": error})
 
 
 def write_key(conn: Connection, topic: str, key: str, count: int = 2) -> int:

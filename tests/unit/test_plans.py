@@ -39,7 +39,7 @@ COMMANDS = {
     "relay/outbox_relay/operations/held_move.sql": "the steps of `outbox topic repartition`; a row per topic",
     "relay/outbox_relay/operations/half_message_life.sql": TX,
     "relay/outbox_relay/operations/half_messages.sql": TX,
-    "relay/outbox_relay/operations/holds.sql": "`outbox holds`, and figures every 15 s; see test_plans_operators.py",
+    "relay/outbox_relay/operations/holds.sql": "`outbox holds`, and figures every 15 s; see test_plans_parked.py",
     "relay/outbox_relay/operations/messages.sql": INSPECT,
     "relay/outbox_relay/operations/names.sql": "what commands ask once that have found nothing; pages by an index",
     "relay/outbox_relay/operations/partitions.sql": DB,

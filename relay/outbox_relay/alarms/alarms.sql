@@ -14,18 +14,13 @@ SELECT outbox.take_turn_for_notices()
 -- name: found
 -- What is found at once: kind, cause, and what is shown to people; no text holds a body. A further kind is a further
 -- branch: each reads a small table, or by an index that holds no more than what is wrong.
-SELECT 'hold', format('lane %s at %s', l.lane, coalesce(l.stopped_message::text, 'no message')),
-       format('since %s: %s: outbox holds ls --lane %s', to_char(l.stopped_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SSZ'),
-              left(l.stopped_error, 300), l.lane)
-FROM outbox.lane l WHERE l.stopped_error IS NOT NULL
-UNION ALL
 SELECT 'hold', format('%s %s', h.kind, h.topic),
        format('holds: %s, since %s: %s: outbox holds ls --topic %s', greatest(count(h.hold), 1),
               to_char(min(h.since) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SSZ'),
               left((array_agg(h.error ORDER BY h.since))[1], 300), h.topic)
-FROM (SELECT CASE WHEN k.is_topic THEN 'topic' WHEN k.queue IS NULL AND k.order_key IS NULL THEN 'message of topic'
-                  ELSE 'key of topic' END AS kind,
-             CASE WHEN NOT k.is_topic THEN k.number END AS hold, k.topic, k.error, k.since
+FROM (SELECT CASE WHEN k.is_topic THEN 'topic' WHEN k.partition IS NOT NULL THEN format('partition %s of topic', k.partition)
+                  WHEN k.queue IS NULL AND k.order_key IS NULL THEN 'message of topic' ELSE 'key of topic' END AS kind,
+             CASE WHEN NOT k.is_topic AND k.partition IS NULL THEN k.number END AS hold, k.topic, k.error, k.since
       FROM outbox.parked_key k) h
 GROUP BY h.kind, h.topic
 UNION ALL

@@ -242,8 +242,7 @@ def _holds(
     """Return how many holds there are, how many messages wait, and the age of the oldest, by kind, topic and error."""
     found: dict[tuple[str, str, str], tuple[int, int, float]] = {}
     for one in holds:
-        topic = one.topic or NO_NAME
-        labels = (one.kind, topic if one.topic is None or topic in shown else OTHERS, one.code[:40])
+        labels = (one.kind, one.topic if one.topic in shown else OTHERS, one.code[:40])
         number, waiting, age = found.get(labels, (0, 0, 0.0))
         found[labels] = (number + one.holds, waiting + one.waiting, max(age, one.age_seconds))
     return found

@@ -53,6 +53,7 @@ REQUESTED = (
 NO_REASON = (
     "is set aside, and publishing it after all is kept in the audit: outbox holds release {id} --reason TEXT"
 )
+NOT_HELD = "waits for no hold and not for its time, so a relay may be publishing it now; see: outbox message show {id}"
 CHANGED = "was changed by somebody else meanwhile, and is left as it is; see: outbox holds ls"
 GOAL = {"dead": "DEAD", "skip": "SKIPPED", "skip in doubt": "SKIPPED"}
 
@@ -125,33 +126,25 @@ def act(
 
 
 def _released(conn: psycopg.Connection[Any], message: Row, now: Row) -> DecisionResult:
-    """Ask for another try of the hold for which a message waits, or of its lane if that is held."""
+    """Ask for another try of the hold for which a message waits."""
     hold = holds.of_message(conn, message["id"])
-    if hold is not None and hold.is_paused:
+    if hold is None:
+        return DecisionResult(message, "refused", _cannot("release", message, now), now["state"])
+    if hold.is_paused:
         return DecisionResult(message, "refused", f"waits: {hold.repair()[0]}", now["state"])
-    if hold is not None:
-        drain = conn.execute(STATEMENTS["request_drain"], {"numbers": hold.numbers}).fetchone()
-        if drain is None:
-            return DecisionResult(message, "refused", hold.being_tried, now["state"])
-        by, at = drain
-        return DecisionResult(message, "decided", _requested(conn, hold), now["state"], by, at)
-    if now["waiting"] is None and holds.release_lanes(conn, [now["lane"]]):
-        text = f"is tried again within about a second, with all of lane {now['lane']}"
-        stop = holds.of_message(conn, message["id"], now["lane"])
-        return DecisionResult(message, "decided", text + _without_relay(stop), now["state"])
-    return DecisionResult(message, "refused", _cannot("release", message, now), now["state"])
+    drain = conn.execute(STATEMENTS["request_drain"], {"numbers": hold.numbers}).fetchone()
+    if drain is None:
+        return DecisionResult(message, "refused", hold.being_tried, now["state"])
+    by, at = drain
+    return DecisionResult(message, "decided", _requested(conn, hold), now["state"], by, at)
 
 
 def _requested(conn: psycopg.Connection[Any], hold: holds.HoldView) -> str:
-    if hold.kind != "topic":
-        here = holds.HoldFilter(topic=hold.topic, lane=hold.lanes[0])
-        for wider in holds.everything(conn, here, 1, of=["topics"]):
-            return f"is tried again once its topic is published again: {wider.repair()[0]}"
-    return REQUESTED + _without_relay(hold)
-
-
-def _without_relay(hold: holds.HoldView | None) -> str:
-    return "" if hold is None or hold.has_relay else "; no relay runs for it: outbox relay run"
+    if hold.kind in ("key", "message"):
+        for wider in holds.everything(conn, holds.HoldFilter(topic=hold.topic), None, of=["topics"]):
+            if wider.kind == "topic" and hold.lanes[0] in wider.lanes:
+                return f"is tried again once its topic is published again: {wider.repair()[0]}"
+    return REQUESTED + ("" if hold.has_relay else "; no relay runs for it: outbox relay run")
 
 
 def act_on_all(
@@ -166,8 +159,7 @@ def act_on_all(
     """Set aside or give up all messages that fail, or have expired, each in a transaction of its own; yield results.
 
     What was held behind one that failed is published then; those of it that fail then, and what somebody else has
-    changed meanwhile, are left as they are. So is the message at which a lane is held, unless its error is chosen: most
-    of these errors are not the message's.
+    changed meanwhile, are left as they are.
 
     Args:
         conn: an autocommit connection that is in no transaction.
@@ -177,12 +169,8 @@ def act_on_all(
         wait: as for `act`.
         waiting: "failed" or "expired".
     """
+    ids: list[int] = []
     in_doubt = action == "skip in doubt"
-    ids = [
-        stop.id
-        for stop in _stops(conn, chosen, waiting)
-        if stop.id is not None and stop.may_be_given_up and stop.in_doubt == in_doubt
-    ]
     values: dict[str, Any] = {**asdict(chosen), "waiting": waiting, "in_doubt": in_doubt, "after": 0}
     while page := [row[0] for row in conn.execute(STATEMENTS["next_to_give_up"], values)]:
         ids += page
@@ -199,16 +187,7 @@ def has_more_in_doubt(
 ) -> bool:
     """Return whether some fail, or have expired, that `act_on_all` leaves because they may be in Kafka already."""
     values = {**asdict(chosen), "waiting": waiting, "in_doubt": True, "after": 0}
-    if conn.execute(STATEMENTS["next_to_give_up"], values).fetchone() is not None:
-        return True
-    return any(stop.in_doubt for stop in _stops(conn, chosen, waiting))
-
-
-def _stops(conn: psycopg.Connection[Any], chosen: holds.HoldFilter, waiting: str) -> list[holds.HoldView]:
-    """Return the held lanes whose messages a change of many concerns: those of a chosen error."""
-    if waiting != "failed" or chosen.error is None:
-        return []
-    return holds.everything(conn, chosen, None, of=["lanes"])
+    return conn.execute(STATEMENTS["next_to_give_up"], values).fetchone() is not None
 
 
 def _named(message: Row) -> dict[str, Any]:
@@ -232,7 +211,9 @@ def _already(message: Row, now: Row) -> DecisionResult:
 
 
 def _refusal(error: psycopg.Error, message: Row) -> str:
-    """Give the guard's own words, without the message id that the command names by its id."""
+    """Give the guard's own words, without the message id that the command names by its id; it knows lanes that stop."""
+    if error.diag.constraint_name == "message_dead_stopped_its_lane":
+        return NOT_HELD.format(id=message["id"])
     text = (error.diag.message_primary or str(error)).removeprefix(f"message {message['message_id']} ")
     hint = error.diag.message_hint
     return text if hint is None else f"{text}\n{with_present_names(hint)}"

@@ -7,9 +7,9 @@ WHERE id = %(id)s AND message_id = %(message_id)s AND state = %(before)s
 RETURNING outbox.actor(), decided_at
 
 -- name: read_state
--- The state of a message, its lane, where it is published, whether its time is over (one that parks its key is asked
+-- The state of a message, where it is published, whether its time is over (one that parks its key is asked
 -- again when its key is drained), and the transition that brought the state.
-SELECT s.state, s.status, s.waiting, s.lane, s.topic, s.partition, s."offset", s.deliver_before,
+SELECT s.state, s.status, s.waiting, s.topic, s.partition, s."offset", s.deliver_before,
        s.status = 'DEAD' AND s.waiting IS DISTINCT FROM 'failed' AND s.deliver_before <= clock_timestamp() AS expired,
        e.actor, e.happened_at, e.reason
 FROM outbox.message_status s
@@ -33,7 +33,6 @@ SELECT w.id FROM outbox.waiting w JOIN outbox.message m ON m.id = w.id
 LEFT JOIN outbox.parked_key k ON k.number = w.parked
 WHERE w.reason IN ('failed', 'expired') AND w.reason = %(waiting)s AND w.in_doubt = %(in_doubt)s AND w.id > %(after)s
     AND (%(topic)s::text IS NULL OR coalesce(k.topic, m.topic) = %(topic)s)
-    AND (%(lane)s::smallint IS NULL OR m.lane = %(lane)s)
     AND (%(error)s::text IS NULL OR split_part(k.error, ':', 1) = %(error)s)
     AND (%(older)s::float IS NULL OR k.since <= clock_timestamp() - make_interval(secs => %(older)s))
 ORDER BY w.id LIMIT 1000

@@ -81,13 +81,15 @@ def _event(event: Row, half: Row) -> str:
 
 def future(known: HalfMessageLife) -> list[Next]:
     """What happens next, what may hold it up, and what an operator can do."""
-    status = known.life.message["status"]
-    match status:
+    message = known.life.message
+    match message["status"]:
         case "UNKNOWN":
             return _undecided(known)
         case "EXHAUSTED":
             return [*_locked(known), _left_to_operator(known)]
         case "COMMITTED":
+            return [_unpublished(known)]
+        case "DEAD" if message["state"] == "COMMITTED":  # it fails, or its time is over
             return [_unpublished(known)]
         case "DEAD":
             return [
@@ -222,6 +224,9 @@ def _unpublished(known: HalfMessageLife) -> Next:
     hold = known.life.hold
     if hold is not None:
         return Next("held", "\n".join([hold.hold_up(message["id"]), *hold.repair()]), hold.since, alarm=True)
+    if message["waiting"] == "expired":
+        give_up = f"outbox holds skip {message['id']} --reason TEXT"
+        return Next("expired", f"its deliver_before is over, so it is never published; give it up: {give_up}")
     if message["waiting"] is not None:
         return Next("waiting", f"is not published now: {message['waiting']}; see: outbox status")
     return Next("publish", "is published as soon as the relay gets to it; see: outbox status")

@@ -31,6 +31,7 @@ def problems(status: Status, max_age: float = MAX_AGE_S) -> list[Problem]:
     """
     return [
         *_relay(status),
+        *_older_relay(status),
         *_held(status),
         *_expired(status),
         *_partitions(status),
@@ -59,9 +60,21 @@ def _relay(status: Status) -> Iterator[Problem]:
         yield Problem("no_relay", f"no relay runs for {lanes}{waiting}", "outbox relay run")
 
 
+def _older_relay(status: Status) -> Iterator[Problem]:
+    """Name the lanes that wait for an upgrade to end: a relay of this version stops none, and publishes them."""
+    stopped = ", ".join(str(lane.lane) for lane in status.lanes if lane.is_stopped)
+    if stopped:
+        yield Problem(
+            "older_relay",
+            f"a relay of an older version has stopped lane {stopped}: nothing of it is published until a relay of this "
+            "version takes it; stop the older one",
+            "outbox relay ls",
+        )
+
+
 def _held(status: Status) -> Iterator[Problem]:
     """Name each kind of hold once, with its oldest: a fault may hold thousands."""
-    for kind in ("lane", "topic", "key", "message"):
+    for kind in ("topic", "partition", "key", "message"):
         found = [one for one in status.holds if one.kind == kind]
         if not found:
             continue
@@ -104,7 +117,7 @@ def _failovers(status: Status) -> Iterator[Problem]:
 
 
 def _late(status: Status, max_age: float) -> Iterator[Problem]:
-    ages = [lane.share.oldest or 0.0 for lane in status.lanes if _alive(lane) and not lane.is_held]
+    ages = [lane.share.oldest or 0.0 for lane in status.lanes if _alive(lane)]
     if ages and max(ages) > max_age:
         yield Problem(
             "late",

@@ -38,7 +38,7 @@ class Life:
     publications: list[Row]
     content: Row | None
     hold: holds.HoldView | None = None
-    """What it waits for, if it fails or is held; also its lane, if that is held and it is not published."""
+    """What it waits for, if it fails or is held."""
 
 
 def search(
@@ -199,7 +199,6 @@ def life(conn: psycopg.Connection[Any], filters: Filters, *, content: bool = Fal
     if not found:
         return None
     message = found[0]
-    is_due = message["status"] == "COMMITTED" and message["waiting"] is None
     with conn.transaction(), conn.cursor(row_factory=dict_row) as cursor:
         return Life(
             message=message,
@@ -207,7 +206,7 @@ def life(conn: psycopg.Connection[Any], filters: Filters, *, content: bool = Fal
             events=cursor.execute(STATEMENTS["events"], message).fetchall(),
             publications=cursor.execute(STATEMENTS["publications"], message).fetchall(),
             content=_content(cursor.execute(STATEMENTS["content"], message).fetchone()) if content else None,
-            hold=holds.of_message(conn, message["id"], message["lane"] if is_due else None),
+            hold=holds.of_message(conn, message["id"]),
         )
 
 

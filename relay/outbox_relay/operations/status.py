@@ -45,21 +45,19 @@ class Share:
 
 @dataclass
 class LaneStatus:
-    """A lane's owner, the seconds left of its lease, and whether it is held."""
+    """A lane's owner, the seconds left of its lease, and whether a relay of a version before holds has stopped it."""
 
     lane: int
     mode: str
     owner: str | None
     epoch: int
     lease: float | None
-    is_held: bool
+    is_stopped: bool
     share: Share = field(default_factory=Share)
 
     @property
     def state(self) -> str:
         """Return in a word whether the lane is being published."""
-        if self.is_held:
-            return "held"
         if self.owner is None:
             return "no owner"
         return "running" if self.lease is not None and self.lease > 0 else "lease expired"
@@ -192,9 +190,6 @@ def _backlog(conn: psycopg.Connection[Any], status: Status) -> None:
         for share in (by_lane[row["lane"]], status.topics[row["topic"]], status.total):
             share.add(row["messages"], row["oldest"])
         delayed += row["delayed"]
-    for held in status.holds:
-        if held.lanes:
-            held.waiting = sum(by_lane[lane].backlog for lane in held.lanes)
     if delayed:
         known = [w for w in status.waiting if w.reason == "delayed"]
         others = [w for w in status.waiting if w.reason != "delayed"]

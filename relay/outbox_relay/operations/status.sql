@@ -15,10 +15,10 @@ SELECT set_config('enable_seqscan', 'off', true)
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_indexscan', 'off', true)
 
 -- name: lanes
--- Who owns each lane, and for how many more seconds.
+-- Who owns each lane, for how many more seconds, and whether a relay of a version before holds has stopped it.
 SELECT l.lane, l.mode, l.owner, l.epoch,
        extract(epoch FROM e.leased_until - clock_timestamp())::float8 AS lease,
-       l.stopped_error IS NOT NULL AS is_held
+       l.stopped_error IS NOT NULL AS is_stopped
 FROM outbox.lane l LEFT JOIN outbox.lease e ON e.epoch = l.epoch AND e.owner = l.owner ORDER BY l.lane
 
 -- name: grown

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 FORMER = {
     "message dead": "holds dead",
     "message skip": "holds skip",
     "message retry": "holds release",
     "lane ls": "holds ls",
-    "lane retry --all": "holds release --all",
-    "lane retry": "holds release --lane",
+    "lane retry": "holds release --all",
 }
-"""A name that begins with another one stands in front of it."""
+"""By the name that it had: what a command is called now."""
 GROUPS = frozenset({"lane"})
 """Groups of which no command is left."""
 
 
 def with_present_names(text: str) -> str:
-    """Replace the former names of commands in a text."""
+    """Replace the former names of commands in a text; a relay of this version takes up what a lane had stopped at."""
+    text = re.sub(r"outbox lane retry \d+", "outbox relay run", text)
     for former, present in FORMER.items():
         text = text.replace(f"outbox {former}", f"outbox {present}")
     return text

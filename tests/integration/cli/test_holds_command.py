@@ -1,10 +1,10 @@
-"""`outbox holds` and `outbox status` with a held key."""
+"""`outbox holds`: each kind of hold names the message, the reason and the command, and the command works."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.support.held_keys import hold_key, write_key
+from tests.support.held_keys import hold_key, hold_partition, hold_topic, write_key
 from tests.support.outbox_command import outbox, succeed
 from tests.support.plain_inserts import Connection
 from tests.support.publications import own_lanes, value
@@ -51,19 +51,7 @@ def test_a_hold_has_one_document_everywhere(database: str, conn: Connection, hea
         assert held == key
     assert f"outbox holds release {head}" in succeed("message", "show", str(head), OUTBOX_DSN=database).out
     told = succeed("message", "show", str(head + 1), OUTBOX_DSN=database).out
-    assert f"held behind message {head}, which cannot be published: MESSAGE_TOO_LARGE" in told
-
-
-def test_a_changed_topic_asks_for_the_drain_of_its_parked_keys(
-    database: str, conn: Connection, bootstrap_servers: str, topic: str, head: int
-) -> None:
-    given = {"OUTBOX_DSN": database, "OUTBOX_BOOTSTRAP_SERVERS": bootstrap_servers}
-    succeed("topic", "register", topic, **given)
-    assert value(conn, REQUESTED) == 0, "it is of another topic"
-    conn.execute("UPDATE outbox.parked_key SET topic = %s", [topic])
-    ran = succeed("topic", "alter", topic, "--type", "FIFO", **given)
-    assert f"the relay tries 1 hold of {topic} again now" in ran.err
-    assert value(conn, REQUESTED) == 1
+    assert f"behind message {head}, which cannot be published: MESSAGE_TOO_LARGE" in told
 
 
 @pytest.mark.parametrize(("action", "state"), [("dead", "DEAD"), ("skip", "SKIPPED")])
@@ -103,3 +91,91 @@ def test_what_is_being_drained_is_refused_with_what_to_do_with_and_without_a_rel
     assert ("outbox relay run" in ran.err) is not has_relay
     assert ("repeat in a few seconds" in ran.err) is (has_relay and action != "release")
     assert value(conn, "SELECT state FROM outbox.message WHERE id = %s", [head]) == "COMMITTED"
+
+
+REPLICAS = "NOT_ENOUGH_REPLICAS: topic 'sick', partition 2: no acknowledgement for 10 s"
+
+
+def hold(conn: Connection, kind: str) -> list[int]:
+    """Make a hold of this kind, of two messages or of one; return their ids."""
+    own_lanes(conn)
+    first = write_key(conn, "sick", "k", 1 if kind == "message" else 2)
+    if kind == "topic":
+        hold_topic(conn, "sick", "UNKNOWN_TOPIC_OR_PART: topic 'sick'")
+    elif kind == "partition":
+        hold_partition(conn, "sick", 2, REPLICAS)
+    else:
+        hold_key(conn, first)
+    if kind == "message":
+        conn.execute("UPDATE outbox.parked_key SET order_key = NULL")
+    return [id_ for (id_,) in conn.execute("SELECT id FROM outbox.waiting ORDER BY place")]
+
+
+def named(database: str, id_: int) -> list[str]:
+    """Return the arguments of the command by which `holds show` lets the relay try a hold again."""
+    repair = succeed("holds", "show", str(id_), "--json", OUTBOX_DSN=database).json["repair"]
+    return str(repair[0]).rpartition("outbox ")[2].split()
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("message", "message {0}, topic sick: held since 20"),
+        ("key", "topic sick, key k: held since 20"),
+        ("partition", "topic sick, partition 2: held since 20"),
+        ("topic", "topic sick, all of it: held since 20"),
+    ],
+)
+def test_each_kind_of_hold_names_a_message_and_a_command_that_releases_it(
+    database: str, conn: Connection, kind: str, line: str
+) -> None:
+    ids = hold(conn, kind)
+    shown = succeed("holds", "show", str(ids[-1]), OUTBOX_DSN=database).out.splitlines()
+    assert shown[0].startswith(line.format(*ids))
+    assert f"message {ids[0]}" in shown[0]
+    assert ("2 messages held, from" in shown[0]) is (kind in ("partition", "topic"))
+    told = succeed("message", "show", str(ids[-1]), OUTBOX_DSN=database).out
+    assert f"outbox {' '.join(named(database, ids[0]))}" in told
+    assert " since 20" in told
+    assert "holds up" not in told
+    assert value(conn, REQUESTED) == 0
+    succeed(*named(database, ids[0]), OUTBOX_DSN=database)
+    assert value(conn, REQUESTED) == 1
+    assert "; to be tried again, as asked at 20" in succeed("holds", "ls", OUTBOX_DSN=database).out
+
+
+@pytest.mark.parametrize("kind", ["partition", "topic"])
+def test_a_hold_whose_first_message_is_given_up_names_the_next_one(
+    database: str, conn: Connection, kind: str
+) -> None:
+    first, second = hold(conn, kind)
+    succeed("holds", "skip", str(first), "--reason", "sent again", OUTBOX_DSN=database)
+    assert f"1 message held, from message {second} on" in succeed("holds", "ls", OUTBOX_DSN=database).out
+    succeed(*named(database, second), OUTBOX_DSN=database)
+    succeed("holds", "skip", str(second), "--reason", "sent again", OUTBOX_DSN=database)
+    (left,) = succeed("holds", "ls", "--json", OUTBOX_DSN=database).json
+    command = left["repair"][0].rpartition("outbox ")[2].split()
+    succeed(*command, OUTBOX_DSN=database)
+
+
+def test_a_release_in_vain_is_counted(database: str, conn: Connection, head: int) -> None:
+    conn.execute("UPDATE outbox.parked_key SET tries = 2")
+    assert ": MESSAGE_TOO_LARGE: much; tried again 2 times" in succeed("holds", "ls", OUTBOX_DSN=database).out
+
+
+def test_a_topic_that_kafka_never_takes_names_how_its_messages_are_given_up(
+    database: str, conn: Connection
+) -> None:
+    own_lanes(conn)
+    first = write_key(conn, "odd", "k")
+    hold_topic(conn, "odd", "TOPIC_EXCEPTION: a test")
+    told = succeed("holds", "show", str(first), OUTBOX_DSN=database).out
+    assert f"give up each that waits, as the first: outbox holds skip {first} --reason TEXT" in told
+
+
+def test_what_no_hold_keeps_back_is_told_from_what_was_never_written(database: str, conn: Connection) -> None:
+    free = write_key(conn, "orders", "free", 1)
+    ran = outbox("holds", "show", str(free), OUTBOX_DSN=database)
+    assert (ran.code, f"no hold keeps back message {free}" in ran.err) == (1, True)
+    ran = outbox("holds", "show", "999999", OUTBOX_DSN=database)
+    assert (ran.code, "there is no message 999999" in ran.err) == (1, True)

@@ -1,4 +1,4 @@
-"""`outbox holds` chooses by topic, error, age and lane, and leaves all other holds as they are."""
+"""`outbox holds` chooses by topic, error and age, and leaves all other holds as they are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tests.support.held_keys import hold_key, hold_topic, write_key
 from tests.support.outbox_command import outbox, succeed
 from tests.support.plain_inserts import Connection, connect_as_service
 from tests.support.publications import own_lanes, value
-from tests.support.stopped_lanes import stop_lane
 
 REQUESTED = "SELECT head FROM outbox.parked_key WHERE requested_at IS NOT NULL ORDER BY head"
 STATES = "SELECT id FROM outbox.message WHERE state = %s ORDER BY id"
@@ -49,13 +48,11 @@ def listed(database: str, *options: str) -> list[int]:
     return [one["id"] for one in succeed("holds", "ls", *options, "--json", OUTBOX_DSN=database).json]
 
 
-def test_holds_are_listed_by_topic_error_age_and_lane(database: str, conn: Connection, held: Held) -> None:
+def test_holds_are_listed_by_topic_error_and_age(database: str, held: Held) -> None:
     assert listed(database) == [held.old, held.large, held.other, held.paused], "the oldest first"
     assert listed(database, "--topic", "orders") == [held.large, held.other]
     assert listed(database, "--error", "MESSAGE_TOO_LARGE") == [held.old, held.large]
     assert listed(database, "--older-than", "1h") == [held.old]
-    lane = value(conn, "SELECT lane FROM outbox.message WHERE id = %s", [held.other])
-    assert held.other in listed(database, "--lane", str(lane))
     assert listed(database, "--limit", "1") == [held.old]
     assert "more are held than these 1" in succeed("holds", "ls", "--limit", "1", OUTBOX_DSN=database).err
     assert outbox("holds", "ls", "--older-than", "old", OUTBOX_DSN=database).code == 2
@@ -128,19 +125,6 @@ def test_what_may_be_in_kafka_is_left_and_told(
     assert value(conn, "SELECT state FROM outbox.message WHERE id = %s", [held.large]) == "SKIPPED"
 
 
-def test_the_message_at_which_a_lane_stopped_is_given_up_by_its_error_only(
-    database: str, conn: Connection, held: Held
-) -> None:
-    stopped = write_key(conn, "orders", "z")
-    stop_lane(conn, stopped, "CLUSTER_AUTHORIZATION_FAILED: no")
-    assert "is held at it" not in succeed("holds", "show", str(held.large), OUTBOX_DSN=database).out
-    assert succeed("holds", "show", str(stopped), "--json", OUTBOX_DSN=database).json["kind"] == "lane"
-    succeed("holds", "skip", "--topic", "orders", *REASON, OUTBOX_DSN=database)
-    assert (stopped,) not in conn.execute(STATES, ["SKIPPED"]).fetchall(), "the fault is not its own"
-    succeed("holds", "skip", "--error", "CLUSTER_AUTHORIZATION_FAILED", *REASON, OUTBOX_DSN=database)
-    assert (stopped,) in conn.execute(STATES, ["SKIPPED"]).fetchall()
-
-
 def test_what_fails_or_changes_while_a_bulk_change_runs_is_left_alone(
     database: str, conn: Connection, held: Held
 ) -> None:
@@ -180,7 +164,7 @@ def test_a_hold_whose_message_was_given_up_advises_nothing_that_is_refused(
         if one["id"] == held.large
     ]
     assert hold["repair"] == [
-        "what it failed with is given up; what is held behind it follows, once a relay comes to it"
+        "the message that failed is given up; what is held behind it follows once a relay comes to it"
     ]
 
 
@@ -214,7 +198,7 @@ def test_what_was_set_aside_is_released_with_a_reason(database: str, conn: Conne
         (("message", "skip", "4711"), "outbox holds skip"),
         (("message", "dead", "4711"), "outbox holds dead"),
         (("lane", "ls"), "outbox holds ls"),
-        (("lane", "retry", "4"), "outbox holds release --lane"),
+        (("lane", "retry", "4"), "outbox holds release --all"),
         (("lane", "retry", "--all"), "outbox holds release --all"),
         (("lane",), "outbox holds --help"),
     ],

@@ -1,27 +1,23 @@
-"""Plans of what operators do about stopped lanes and messages, with young statistics and with good ones."""
+"""Plans of what operators do about single messages, with young statistics and with good ones."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from outbox_relay.operations.dead_letters import STATEMENTS as DEAD_LETTERS
-from outbox_relay.operations.holds import ALL, read_statement
-from outbox_relay.operations.holds import STATEMENTS as HOLDS
 from tests.support.bare_reader import narrow_partitions
-from tests.support.plain_inserts import Connection, connect, insert
+from tests.support.held_keys import hold_key
+from tests.support.plain_inserts import Connection, connect
 from tests.support.publications import own_lanes, positions, record, snapshot
-from tests.support.query_plans import Plan, nodes, rows_read, scans
+from tests.support.query_plans import Plan, rows_read, scans
 
 # All in one process: its database takes longer to fill than the statements take.
 pytestmark = pytest.mark.xdist_group("plans of operators")
 
 WIDTH, PARTITIONS = 4_000, 6
-FOREIGN = uuid.UUID("4bf92f35-77b3-4da6-a3ce-929d0e0e4736")
 CONDITIONS = {
     "dead": "state = 'DEAD'",
     "published": "state = 'COMMITTED' AND id % 3 = 1 AND id < 20000",
@@ -45,7 +41,6 @@ def conn(request: pytest.FixtureRequest) -> Iterator[Connection]:
         conn.execute("ANALYZE outbox.event")
         own_lanes(conn)
         conn.execute(FILL, [PARTITIONS * WIDTH - 200])
-        insert(conn, "t", "k", "b", message_id=FOREIGN)
         conn.execute("UPDATE outbox.message SET state = 'DEAD' WHERE deliver_at IS NOT NULL")
         done, seen = positions(conn, CONDITIONS["published"]), snapshot(conn)
         for place in range(0, len(done), 4):
@@ -80,16 +75,11 @@ def one(conn: Connection, condition: str) -> dict[str, Any]:
 )
 def test_a_transition_reads_its_message_alone(conn: Connection, before: str, after: str) -> None:
     message = one(conn, CONDITIONS[before.lower()])
-    if before == "COMMITTED":
-        lane = "(SELECT lane FROM outbox.message WHERE id = %(id)s)"
-        conn.execute(
-            "UPDATE outbox.lane SET stopped_error = 'x', stopped_message = %(message_id)s, stopped_at = now() "
-            f"WHERE lane = {lane}",
-            message,
-        )
-    plan = explain(
-        conn, DEAD_LETTERS["change"], {**message, "before": before, "after": after, "reason": "why"}
-    )
+    with conn.transaction(force_rollback=True):
+        if before == "COMMITTED":
+            hold_key(conn, message["id"])
+        values = {**message, "before": before, "after": after, "reason": "why"}
+        plan = explain(conn, DEAD_LETTERS["change"], values)
     assert plan["Actual Rows"] == 1
     assert rows_read(plan, "message_p") == 1
 
@@ -103,34 +93,3 @@ def test_a_state_is_read_from_one_message_its_audit_and_its_publication(conn: Co
     assert rows_read(plan, "event_p") <= 1
     assert rows_read(plan, "publication_p") <= 2, "publications whose span of positions holds it"
     assert {node["Relation Name"] for node in scans(plan, "event_p")} == {"event_p000000000012001"}
-
-
-def test_stopped_lanes_cost_one_message_each(conn: Connection) -> None:
-    """A message id that the outbox made leads to one partition; another one to an index of each."""
-    with conn.transaction(force_rollback=True):
-        conn.execute("UPDATE outbox.lane SET stopped_error = 'x', stopped_at = now()")
-        conn.execute(
-            "UPDATE outbox.lane l SET stopped_message = (SELECT m.message_id FROM outbox.message m "
-            "WHERE m.lane = l.lane AND m.id > 9000 ORDER BY m.id LIMIT 1)"
-        )
-        conn.execute(
-            "UPDATE outbox.lane l SET stopped_message = %(id)s "
-            "WHERE lane = (SELECT lane FROM outbox.message WHERE message_id = %(id)s)",
-            {"id": FOREIGN},
-        )
-        statement, values = read_statement(lanes="true"), {**asdict(ALL), "most": 100}
-        found = conn.execute(statement, values).fetchall()
-        plan = explain(conn, statement.as_string(conn), values)
-    assert len(found) == 8
-    assert all(row[5] is not None for row in found), "each lane's message was found"
-    assert not [node for node in scans(plan, "message_p") if node["Node Type"] == "Seq Scan"]
-    assert rows_read(plan, "message_p") <= 2 * 8
-
-
-def test_a_request_reads_lanes_and_nothing_else(conn: Connection) -> None:
-    with conn.transaction(force_rollback=True):
-        conn.execute("UPDATE outbox.lane SET stopped_error = 'x', stopped_at = now() WHERE lane IN (1, 2)")
-        plan = explain(conn, HOLDS["release_lane"], {"lane": 2})
-    assert plan["Actual Rows"] == 1
-    assert rows_read(plan, "lane") <= 8
-    assert {node["Relation Name"] for node in nodes(plan) if "Relation Name" in node} == {"lane"}

@@ -81,7 +81,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "message ls": ("", "--topic {topic} --status COMMITTED", "--biz-id b", "--key k"),
     "message show": ("{committed}", "{half}"),
     "message cancel": ("{delayed} --reason r --wait 0",),
-    "holds ls": ("", "--topic {topic} --error MESSAGE_TOO_LARGE --older-than 1h --lane 0"),
+    "holds ls": ("", "--topic {topic} --error MESSAGE_TOO_LARGE --older-than 1h"),
     "holds show": ("{held}",),
     "holds dead": ("{later_1} --reason r --wait 0", "--topic {topic} --reason r --wait 0"),
     "holds skip": (

@@ -20,7 +20,7 @@ from outbox_relay.operations.status import STATEMENTS, Status, look
 from tests.support.held_keys import hold_key, write_key
 from tests.support.outbox_command import succeed
 from tests.support.plain_inserts import Connection, decide, insert, insert_numbered, wait_published
-from tests.support.publications import own_lanes, positions, record, snapshot, value
+from tests.support.publications import own_lanes, positions, record, snapshot
 from tests.support.relay_process import RelayProcess
 from tests.support.waiting import wait_until
 
@@ -105,30 +105,6 @@ def test_progress_of_another_cluster_means_nothing(database: str, conn: Connecti
     assert backlog(database) == 0
     conn.execute("UPDATE outbox.lane SET system_identifier = 42")
     assert backlog(database) == 5
-
-
-def test_a_held_lane_keeps_its_backlog_and_shows_its_error(database: str, conn: Connection) -> None:
-    own_lanes(conn)
-    insert_numbered(conn, "orders", 100)
-    start = snapshot(conn)
-    lane = value(conn, "SELECT lane FROM outbox.message LIMIT 1")
-    here = f"state = 'COMMITTED' AND lane <> {lane}"
-    message_id = value(conn, "SELECT message_id FROM outbox.message WHERE lane = %s LIMIT 1", [lane])
-    conn.execute(
-        "UPDATE outbox.lane SET stopped_error = 'MSG_SIZE_TOO_LARGE: too large', stopped_message = %s, "
-        "stopped_at = now(), snapshot = '1:1:' WHERE lane = %s",
-        [message_id, lane],
-    )
-    record(conn, positions(conn, here), seen=start, batch=1, lanes=[n for n in range(8) if n != lane])
-    left = value(conn, "SELECT count(*) FROM outbox.message WHERE lane = %s", [lane])
-    found = succeed("status", "--json", OUTBOX_DSN=database).json
-    assert found["backlog"] == left
-    (held,) = [one for one in found["lanes"] if one["state"] == "held"]
-    assert (held["lane"], held["backlog"]) == (lane, left)
-    assert [(one["lanes"], one["waiting"]) for one in found["holds"]] == [([lane], left)]
-    shown = succeed("status", OUTBOX_DSN=database).out
-    assert "MSG_SIZE_TOO_LARGE: too large" in shown
-    assert "outbox holds ls --topic orders --error MSG_SIZE_TOO_LARGE" in shown
 
 
 def test_waiting_and_undecided_messages_are_counted_apart(database: str, conn: Connection) -> None:

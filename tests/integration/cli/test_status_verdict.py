@@ -56,34 +56,17 @@ def test_lanes_are_listed_one_by_one_when_they_differ(database: str, conn: Conne
     assert sum(" relay-1 " in line for line in lines) == 7
 
 
-def test_a_held_lane_is_named_with_its_error_and_its_command(database: str, conn: Connection) -> None:
-    own_lanes(conn)
-    message_id = insert(conn, "orders", "k", "b")
-    conn.execute(
-        "UPDATE outbox.lane SET stopped_error = 'SELECTOR_FAILED: odd', stopped_message = %s, stopped_at = now() "
-        "WHERE lane = 4",
-        [message_id],
-    )
-    code, lines = verdict(database)
-    assert code == 1
-    assert lines[0].startswith("PROBLEM: 1 lane held since 20")
-    assert lines[0].endswith(
-        ": lane 4: SELECTOR_FAILED: odd: outbox holds ls --topic orders --error SELECTOR_FAILED"
-    )
-    assert kinds(database) == ["hold"]
-    command = lines[0].rpartition(": outbox ")[2]
-    assert "lane 4: held since" in succeed(*command.split(), OUTBOX_DSN=database).out
-
-
-def test_a_lane_that_waits_for_a_partition_is_found_by_its_error(database: str, conn: Connection) -> None:
+def test_a_lane_that_an_older_relay_stopped_is_a_problem(database: str, conn: Connection) -> None:
     own_lanes(conn)
     conn.execute(
-        "UPDATE outbox.lane SET stopped_error = 'PARTITION_UNAVAILABLE: t/0', stopped_at = now() WHERE lane = 4"
+        "UPDATE outbox.lane SET stopped_error = 'SELECTOR_FAILED: odd', stopped_at = now() WHERE lane IN (3, 4)"
     )
     _, lines = verdict(database)
-    assert lines[0].endswith(
-        ": lane 4: PARTITION_UNAVAILABLE: t/0: outbox holds ls --error PARTITION_UNAVAILABLE"
+    assert lines[0].startswith(
+        "PROBLEM: a relay of an older version has stopped lane 3, 4: nothing of it is published"
     )
+    assert kinds(database) == ["older_relay"]
+    assert succeed("holds", "ls", OUTBOX_DSN=database).out == "nothing is held\n"
 
 
 def test_a_message_that_waits_too_long_beside_a_running_relay_is_a_problem(

@@ -129,9 +129,9 @@ def test_one_process_observes_at_a_time(conn: Connection, database: str) -> None
 
 HOLD = "INSERT INTO outbox.parked_key (number, lane, topic, order_key, head, error)"
 CAUSES = {
-    "hold lane 3 at no message": (
-        "UPDATE outbox.lane SET stopped_error = 'X', stopped_at = clock_timestamp() WHERE lane = 3",
-        "UPDATE outbox.lane SET stopped_error = NULL, stopped_at = NULL",
+    "hold partition 2 of topic t": (
+        f"{HOLD.replace('order_key', 'partition')} VALUES (1, 3, 't', 2, 1, 'X'), (2, 4, 't', 2, 2, 'X')",
+        "DELETE FROM outbox.parked_key",
     ),
     "hold key of topic t": (
         f"{HOLD} VALUES (1, 3, 't', 'k', 1, 'X'), (2, 3, 't', 'l', 2, 'Y')",

@@ -10,11 +10,10 @@ from prometheus_client import generate_latest
 from outbox_relay.database.connections import connect
 from outbox_relay.monitoring.figures import Figures, observe_figures
 from outbox_relay.monitoring.server import Monitoring
-from tests.support.held_keys import hold_key, hold_topic, write_key
+from tests.support.held_keys import hold_key, hold_partition, hold_topic, write_key
 from tests.support.logins import Logins
 from tests.support.plain_inserts import Connection, insert_numbered
 from tests.support.scraping import Samples, samples
-from tests.support.stopped_lanes import stop_lane
 
 DAY_S = 86_400
 
@@ -41,21 +40,22 @@ def test_what_cannot_be_published_is_backlog_of_its_topic(
         "INSERT INTO outbox.waiting (id, message_id, reason) "
         "SELECT id, message_id, 'expired' FROM outbox.message ORDER BY id DESC LIMIT 1"
     )
-    stop_lane(conn, write_key(conn, "well", "k", 1), "MALFORMED: odd")
+    write_key(conn, "sick", "k", 1)
+    hold_partition(conn, "sick", 2, "LEADER_NOT_AVAILABLE: partition 2")
     found = read(logins.make("outbox_reader"))
     held = {
         name: {key[1:]: value for key, value in found.items() if key[0] == name}
         for name in ("outbox_holds", "outbox_held_messages", "outbox_holds_oldest_age_seconds")
     }
     paused, refused = ("TOPIC_PAUSED", "topic", "paused"), ("MESSAGE_TOO_LARGE", "key", "refused")
-    lane = ("MALFORMED", "lane", "well")
-    assert held["outbox_holds"] == {paused: 1, refused: 2, lane: 1}
-    assert held["outbox_held_messages"] == {paused: 2, refused: 3, lane: 1}
+    sick = ("LEADER_NOT_AVAILABLE", "partition", "sick")
+    assert held["outbox_holds"] == {paused: 1, refused: 2, sick: 1}
+    assert held["outbox_held_messages"] == {paused: 2, refused: 3, sick: 1}
     assert held["outbox_holds_oldest_age_seconds"][refused] == pytest.approx(3_600, abs=600)
     assert found["outbox_waiting_messages", "expired"] == 1
     assert found["outbox_problems", "hold"] == 3, "one for each kind"
     backlog = {key[1]: value for key, value in found.items() if key[0] == "outbox_backlog_messages"}
-    assert backlog == {"paused": 2, "refused": 5, "well": 1}
+    assert backlog == {"paused": 2, "refused": 5, "sick": 1}
     assert all(found["outbox_backlog_oldest_age_seconds", topic] > 0 for topic in backlog)
 
 
@@ -66,14 +66,12 @@ def test_holds_of_smaller_topics_are_one_series(
     hold_key(conn, write_key(conn, "large", "k", 9))
     for topic, age in (("one", 60.0), ("two", 3_600.0)):
         hold_key(conn, write_key(conn, topic, "k", 3), age=age)
-    conn.execute("UPDATE outbox.lane SET stopped_error = 'MALFORMED: t/0', stopped_at = now() WHERE lane = 4")
     found = read(database)
     code, kind, others = "MESSAGE_TOO_LARGE", "key", "(others)"
     assert found["outbox_holds", code, kind, "large"] == 1
     assert found["outbox_holds", code, kind, others] == 2
     assert found["outbox_held_messages", code, kind, others] == 4
     assert found["outbox_holds_oldest_age_seconds", code, kind, others] == pytest.approx(3_600, abs=600)
-    assert found["outbox_holds", "MALFORMED", "lane", "(none)"] == 1
 
 
 def test_what_nobody_drops_and_what_nobody_is_told_has_an_age(database: str, conn: Connection) -> None:

@@ -15,7 +15,7 @@ from outbox_relay.operations.holds import ALL, read_statement
 from outbox_relay.operations.holds import STATEMENTS as HOLDS
 from tests.support.much_held import EACH, KEYS, fill, session_of_a_relay, watch
 from tests.support.plain_inserts import Connection
-from tests.support.query_plans import Prepared, rows_read
+from tests.support.query_plans import Prepared, removed, rows_read
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def conn(database: str) -> Iterator[Connection]:
 @pytest.mark.parametrize("waiting", ["expired", "failed"])
 def test_what_is_to_be_given_up_is_found_without_what_is_held(conn: Connection, waiting: str) -> None:
     values = {"waiting": waiting, **asdict(ALL), "in_doubt": False, "after": 0}
-    types = {"waiting": "text", "topic": "text", "error": "text", "lane": "smallint", "older": "float8"}
+    types = {"waiting": "text", "topic": "text", "error": "text", "older": "float8"}
     types |= {"in_doubt": "boolean", "after": "bigint"}
     watched = watch(conn, DEAD_LETTERS["next_to_give_up"], types, values)
     conn.execute(
@@ -50,9 +50,11 @@ def test_a_request_reads_one_key(conn: Connection) -> None:
     assert rows_read(plan, "parked_key") == 1
 
 
-@pytest.mark.parametrize("analyzed", ["nothing", "the topic", "all"])
-def test_groups_of_holds_read_what_waits_once(conn: Connection, analyzed: str) -> None:
-    """Also where statistics are of a topic of which many messages wait, and thousands of keys have failed since."""
+ANALYZED = pytest.mark.parametrize("analyzed", ["nothing", "the topic", "all"])
+
+
+def hold_topic_and_keys(conn: Connection, analyzed: str) -> None:
+    """Let 50,000 messages of a topic wait, and then thousands of keys fail."""
     conn.execute("RESET ALL")  # the session of a command, or of the figures
     conn.execute(
         "INSERT INTO outbox.parked_key (number, lane, topic, head, error) VALUES (-100001, 4, 'held', 100001, 'X')"
@@ -66,7 +68,31 @@ def test_groups_of_holds_read_what_waits_once(conn: Connection, analyzed: str) -
     fill(conn)
     if analyzed == "all":
         conn.execute("ANALYZE outbox.waiting, outbox.parked_key")
-    statement = read_statement("groups", keys="true", topics="true", lanes="true").as_string(conn)
+
+
+@ANALYZED
+@pytest.mark.parametrize("most", [None, 2_000, 100])
+def test_a_list_of_holds_reads_what_waits_once(conn: Connection, analyzed: str, most: int | None) -> None:
+    hold_topic_and_keys(conn, analyzed)
+    statement = read_statement(keys="true", topics="true").as_string(conn)
+    types = {"topic": "text", "error": "text", "older": "float8", "most": "bigint"}
+    values = {**asdict(ALL), "most": most}
+    found = Prepared(conn, statement, types)
+    rows = found.run(values)
+    assert sum(row[-1] for row in rows) == 50_000 + (len(rows) - 1) * (EACH - 1)
+    plan = found.explain(values)
+    assert rows_read(plan, "parked_key") <= 2 * (KEYS + 1)
+    assert rows_read(plan, "waiting") <= 2 * (KEYS * EACH + 50_000) + KEYS, (
+        "for the heads, and for what waits"
+    )
+    assert removed(plan) <= 2 * KEYS, "holds are not compared with each other"
+
+
+@ANALYZED
+def test_groups_of_holds_read_what_waits_once(conn: Connection, analyzed: str) -> None:
+    """Also where statistics are of a topic of which many messages wait, and thousands of keys have failed since."""
+    hold_topic_and_keys(conn, analyzed)
+    statement = read_statement("groups", keys="true", topics="true").as_string(conn)
     plan = Prepared(conn, statement, {}).explain({})
     assert rows_read(plan, "parked_key") <= 2 * (KEYS + 1)
     assert rows_read(plan, "waiting") <= KEYS * EACH + 50_000 + KEYS, "once; averages of loops are rounded"
@@ -75,7 +101,7 @@ def test_groups_of_holds_read_what_waits_once(conn: Connection, analyzed: str) -
 
 def test_the_hold_of_one_message_is_read_by_its_number(conn: Connection) -> None:
     values = {**asdict(ALL), "most": 1, "number": 1}
-    types = {"topic": "text", "error": "text", "lane": "smallint", "older": "float8", "most": "bigint"}
+    types = {"topic": "text", "error": "text", "older": "float8", "most": "bigint"}
     statement = read_statement(keys=HOLDS["of_key"]).as_string(conn)
     watched = watch(conn, statement, types | {"number": "bigint"}, values)
     row = conn.execute("SELECT parked FROM outbox.waiting WHERE id = 502").fetchone()

@@ -1,4 +1,4 @@
-"""`outbox topic create` of a topic that is registered and missing in Kafka, and the lanes that it wakes."""
+"""`outbox topic create` of a topic that is registered and missing in Kafka, and what it releases."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from confluent_kafka.admin import AdminClient
 
 from outbox_relay.publisher.core.values import Limits
 from outbox_relay.publisher.hands import opening
-from tests.support.locks import holding
+from tests.support.held_keys import hold_key, write_key
 from tests.support.outbox_command import Ran, outbox, succeed
 from tests.support.plain_inserts import Connection, insert, keys_of_lanes
 from tests.support.publications import value
 from tests.support.relay_session import relay_session, turn_until
-from tests.support.stopped_lanes import stop_lane
 from tests.support.waiting import wait_until
 
 
@@ -86,13 +85,11 @@ def test_a_registered_topic_that_kafka_has_is_refused(
 
 
 @pytest.mark.parametrize("action", ["register", "alter"])
-def test_register_and_alter_wake_the_lanes_that_stopped_at_the_topic(
+def test_register_and_alter_let_the_relay_try_what_is_held_of_the_topic(
     database: str, conn: Connection, bootstrap_servers: str, topic: str, action: str
 ) -> None:
-    lanes = {}
-    for lane, name in ((2, topic), (5, "elsewhere")):
-        insert(conn, name, keys_of_lanes(conn, name, lane)[0], b"x")
-        lanes[name] = stop_lane(conn, int(value(conn, "SELECT max(id) FROM outbox.message")))
+    for name in (topic, "elsewhere"):
+        hold_key(conn, write_key(conn, name, "k"))
     given = {"OUTBOX_DSN": database, "OUTBOX_BOOTSTRAP_SERVERS": bootstrap_servers}
     if action == "alter":
         conn.execute("INSERT INTO outbox.topic (name, partitions) VALUES (%s, 4)", [topic])
@@ -100,23 +97,8 @@ def test_register_and_alter_wake_the_lanes_that_stopped_at_the_topic(
     else:
         ran = succeed("topic", "register", topic, **given)
     assert ran.err == f"the relay tries 1 hold of {topic} again now\n"
-    rows = conn.execute("SELECT lane FROM outbox.lane WHERE retry_requested_at IS NOT NULL").fetchall()
-    assert rows == [(2,)]
-
-
-def test_a_topic_is_altered_although_a_lanes_row_is_held(
-    database: str, conn: Connection, bootstrap_servers: str, topic: str
-) -> None:
-    """The lane is tried again within a minute; the note says who holds its row."""
-    insert(conn, topic, keys_of_lanes(conn, topic, 2)[0], b"x")
-    stop_lane(conn, int(value(conn, "SELECT max(id) FROM outbox.message")))
-    conn.execute("INSERT INTO outbox.topic (name, partitions) VALUES (%s, 4)", [topic])
-    with holding(database, "SELECT FROM outbox.lane WHERE lane = 2 FOR UPDATE") as other:
-        given = {"OUTBOX_DSN": database, "OUTBOX_BOOTSTRAP_SERVERS": bootstrap_servers}
-        ran = succeed("topic", "alter", topic, "--type", "FIFO", **given)
-        assert "note: lane 2 cannot be changed" in ran.err
-        assert f"(pid {other.info.backend_pid}, " in ran.err
-    assert value(conn, "SELECT message_type FROM outbox.topic WHERE name = %s", [topic]) == "FIFO"
+    rows = conn.execute("SELECT topic FROM outbox.parked_key WHERE requested_at IS NOT NULL").fetchall()
+    assert rows == [(topic,)]
 
 
 def test_a_topic_goes_on_soon_after_the_repair_that_its_error_names(

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, TypeVar
 import click
 import psycopg
 
-from outbox.partitioning.lanes import LANES
 from outbox_relay.cli import output
 from outbox_relay.cli.message.outcome import gather, report, report_all
 from outbox_relay.cli.options import CommandGroup, add_options, dsn_option, json_option, limit_option
@@ -34,9 +33,6 @@ def _filters(command: F) -> F:
             click.option("--topic", metavar="NAME", help="Of this topic."),
             click.option("--error", metavar="CODE", help="With this code, such as MESSAGE_TOO_LARGE."),
             click.option("--older-than", metavar="SPAN", help="Which began longer ago: 30s, 10min, 2h, 3d."),
-            click.option(
-                "--lane", type=click.IntRange(0, LANES - 1), metavar="N", help="Of this lane, 0 to 7."
-            ),
         ),
     )
 
@@ -47,7 +43,6 @@ def _chosen(options: dict[str, Any]) -> HoldFilter:
     return HoldFilter(
         topic=options["topic"],
         error=options["error"],
-        lane=options["lane"],
         older=None if older is None else durations.duration("--older-than", older).total_seconds(),
     )
 
@@ -55,7 +50,7 @@ def _chosen(options: dict[str, Any]) -> HoldFilter:
 def _require_one_way(identity: str | None, chosen: HoldFilter, *, everything: bool = False) -> None:
     if (identity is not None) + (chosen != holds_operation.ALL) + everything != 1:
         raise click.UsageError(
-            "give the ID of one message that fails, or choose holds: --topic, --error, --older-than, --lane; "
+            "give the ID of one message that fails, or choose holds: --topic, --error, --older-than; "
             "see the examples in --help"
         )
 
@@ -64,9 +59,9 @@ def _require_one_way(identity: str | None, chosen: HoldFilter, *, everything: bo
 def holds() -> None:
     """What cannot be published, why, and what to do: release it, give it up, set it aside.
 
-    A hold keeps back one message, or the messages of a key, a topic or a lane, in their order; all others flow. The
-    relay makes it, and ends it once what is held is published or given up. Messages that were set aside hold nothing:
-    outbox message ls --status DEAD.
+    A hold keeps back one message, or the messages of a key, a partition or a topic, in their order; all others flow.
+    The relay makes it, and ends it once what is held is published or given up. Messages that were set aside hold
+    nothing: outbox message ls --status DEAD.
     """
 
 
@@ -101,12 +96,10 @@ def ls(*, limit: int, dsn: str, as_json: bool, **options: Any) -> None:
 
 
 def _describe(hold: HoldView) -> None:
-    at = f" at message {hold.id}" if hold.kind in ("key", "lane") and hold.message_id is not None else ""
-    tried = "; it is being tried again now" if hold.is_being_tried and hold.has_relay else ""
     no_relay = "" if hold.has_relay else " (no relay runs for it)"
     click.secho(
-        f"{hold.place}: held since {formatting.cell(hold.since)}{at}{hold.behind}{no_relay}: "
-        f"{formatting.printable(hold.error)}{tried}",
+        f"{hold.place}: held since {formatting.cell(hold.since)}{hold.behind}{no_relay}: "
+        f"{formatting.printable(hold.error)}{hold.tried}",
         fg="red",
     )
     for line in hold.repair():
@@ -131,9 +124,8 @@ def show(*, identity: str, dsn: str, as_json: bool) -> None:
         life = messages.life(conn, filters.Filters(id=number, message_id=message_id))
         hold = None if life is None else life.hold
         if hold is None:
-            raise OperatorError(
-                f"message {identity} waits for no hold; what becomes of it: outbox message show {identity}"
-            )
+            what = "there is no message" if life is None else "no hold keeps back message"
+            raise OperatorError(f"{what} {identity}; what became of it: outbox message show {identity}")
         waiting = holds_operation.waiting(conn, hold, SHOWN)
     if as_json:
         output.emit_json({**hold.document(), "messages": waiting})
@@ -333,9 +325,9 @@ def _change(
         )
     elif not done and not refused:
         names.require_known(conn, topic=chosen.topic)
-        if holds_operation.everything(conn, chosen, 1, of=["topics", "lanes"]):
+        if holds_operation.everything(conn, chosen, 1, of=["topics"]):
             click.echo(
-                "what waits for a whole topic or lane is given up by ID, one message at a time: outbox holds ls",
+                "what waits for a whole topic or partition is given up by ID, one message at a time: outbox holds ls",
                 err=True,
             )
     report_all(done, refused, what, as_json=as_json)

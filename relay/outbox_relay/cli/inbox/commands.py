@@ -37,7 +37,7 @@ _OPTIONS = (
         metavar="DURATION",
         default="7d",
         show_default=True,
-        help="The retention: its messages were born and handled so long ago. Longer than a lane may stay stopped.",
+        help="The retention: its messages were born and handled so long ago. Longer than a hold may last.",
     ),
     optional_bootstrap_servers_option,
     kafka_config_option,

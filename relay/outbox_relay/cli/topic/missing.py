@@ -1,4 +1,4 @@
-"""Repairs a topic that is registered and missing in Kafka, and wakes the lanes that stopped at its messages."""
+"""Repairs a topic that is registered and missing in Kafka, and lets the relay try what is held of it again."""
 
 from __future__ import annotations
 
@@ -63,8 +63,7 @@ def size_limit(known: Registered) -> dict[str, str]:
 def wake(conn: psycopg.Connection[object], name: str) -> None:
     """Ask the relay to try what is held of a topic again.
 
-    What was done to the topic is done: a lane that cannot be woken is a note, not a failure. It goes on within a minute
-    anyway. Held keys wait for a release.
+    What was done to the topic is done: a login that may not release sees a note.
     """
     try:
         asked = holds.release(conn, holds.everything(conn, holds.HoldFilter(topic=name), None))
@@ -72,9 +71,6 @@ def wake(conn: psycopg.Connection[object], name: str) -> None:
         click.echo(
             f"note: keys of this topic that are held wait: outbox holds release --topic {name}", err=True
         )
-        return
-    except holds.LaneRowsHeldError as error:
-        click.echo(f"note: {error}", err=True)
         return
     if asked:
         click.echo(f"the relay tries {many(len(asked), 'hold')} of {name} again now", err=True)
