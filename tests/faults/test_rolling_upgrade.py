@@ -57,7 +57,7 @@ def test_all_processes_of_the_version_before_go_on_until_they_are_replaced(
         CheckerProcess(stage.dsn, entry=older_entry) as checker,
         RelayProcess(stage.dsn, bootstrap_servers, entry=older_entry) as relay,
         SteadyProducers(stage.dsn, topic, has_checker=True) as producers,
-        ConsumerProcess(stage, topic, "a", fails=7) as consumer,
+        ConsumerProcess(stage, topic, "a", fails=7, older=older_entry[1]) as consumer,
     ):
         checker.wait_until_running()
         relay.wait_until_running()

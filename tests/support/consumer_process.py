@@ -34,6 +34,7 @@ class ConsumerProcess:
         sends_to: str = "",
         fails: int = 0,
         batch: int | None = None,
+        older: str = "",
         **kafka: Any,
     ) -> None:
         """Start it.
@@ -48,6 +49,7 @@ class ConsumerProcess:
             sends_to: the topic to which the listener sends each message on by its own outbox; "": none.
             fails: the last digit of the numbers of messages at whose first attempt the listener fails; 0: never.
             batch: how many messages its listener gets at a time, in no order; None: single messages, in order.
+            older: the folder of an older library, see `older_software`; "": the one of this checkout.
             kafka: settings of librdkafka, with `_` for `.`.
         """
         settings = {name.replace("_", "."): value for name, value in kafka.items()}
@@ -71,7 +73,8 @@ class ConsumerProcess:
                 **settings,
             },
         }
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        paths = [path for path in (older, *sys.path) if path]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         self.lines: list[str] = []
         self.process = subprocess.Popen(
             [sys.executable, str(ENTRY), json.dumps(options)],
