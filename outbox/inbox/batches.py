@@ -161,7 +161,9 @@ def handle_batch(
     if discarded := by_result.get(ConsumeResult.DISCARD):
         try:
             with locked_by_others():
-                recorded = run(conn, batch_plans.take_batch(group, [deliveries[place] for place in discarded]))
+                recorded = run(
+                    conn, batch_plans.take_batch(group, [deliveries[place] for place in discarded])
+                )
         except LockedError:  # what the listener returned for the others holds
             conn.rollback()
             outcome.alone += discarded

@@ -53,7 +53,7 @@ STRANGERS = """
     WHERE d.classid = 'pg_proc'::regclass AND d.objid = 'probed.probe'::regproc
         AND coalesce(f.pronamespace, o.oprnamespace) = 'public'::regnamespace
 """
-NO_QUERY = ("SAVEPOINT", "ROLLBACK", "RELEASE")
+NO_QUERY = ("SAVEPOINT", "ROLLBACK", "RELEASE", "SET CONSTRAINTS")
 RANGE = "id >= 0 AND id < 16777216"
 """As outbox/operations/ranges.py writes it."""
 

@@ -99,14 +99,17 @@ class Gates:
 
     def _try_again(self, topic: Topic, now: float, *, was_closed: bool) -> None:
         """Release the holds of a topic that Kafka takes messages of again."""
-        tried = {*self._asked, *self._core.holds.due(now)} if topic.name in self._topics.tried else set()
-        tried = {scope for scope in tried if scope.topic == topic.name}
+        known = (*self._asked, *self._core.holds.due(now)) if topic.name in self._topics.tried else ()
+        # Those first that were asked for first.
+        tried = [*dict.fromkeys(scope for scope in known if scope.topic == topic.name)]
         for scope in tried:
             self._writes.holds.act(scope, self._asked.pop(scope, None))
         whole = Scope("topic", topic.name)
         if was_closed or whole in tried:
             self._core.holds.release(whole, is_resumed=True)
-        for scope in tried - {whole}:
+        for scope in tried:
+            if scope == whole:
+                continue
             if scope.kind == "partition" and scope.part in topic.leaderless | topic.short:
                 self._core.holds.fail(scope, now)
             else:
