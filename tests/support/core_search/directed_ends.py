@@ -72,6 +72,16 @@ def a_write_secures_the_pages_that_it_covers_only(made: Any, _: Flags) -> bool:
     return sends(core) == [1]
 
 
+def _behind_the_barrier_of_a_list(made: Any) -> Any:
+    """Begin a list, and flush a write behind its first page, which is sent."""
+    core = core_of(made)
+    give(core, "tail", heavy=("b",))
+    give(core, "list", row_of(1), has_more=True, is_flushed=False)
+    write_all(core)
+    core.to_send()
+    return core
+
+
 def a_list_waits_for_one_barrier(made: Any, _: Flags) -> bool:
     """A barrier was flushed after a list was begun: what the rest of the list is of cannot be forgotten."""
     core = core_of(made)
@@ -86,22 +96,14 @@ def a_list_waits_for_one_barrier(made: Any, _: Flags) -> bool:
 
 def a_former_leader_sends_no_page_of_its_list(made: Any, _: Flags) -> bool:
     """A barrier was flushed after a list was begun. Then nobody knows whether the leadership goes on."""
-    core = core_of(made)
-    give(core, "tail", heavy=("b",))
-    give(core, "list", row_of(1), has_more=True, is_flushed=False)
-    write_all(core)
-    core.to_send()
+    core = _behind_the_barrier_of_a_list(made)
     give(core, "list", row_of(2), is_flushed=False)
     return not core.to_send()
 
 
 def a_new_topic_of_a_list_waits_for_a_barrier(made: Any, _: Flags) -> bool:
     """2 is of a topic that was read after the list's barrier. 3 comes behind it."""
-    core = core_of(made)
-    give(core, "tail", heavy=("b",))
-    give(core, "list", row_of(1), has_more=True, is_flushed=False)
-    write_all(core)
-    core.to_send()
+    core = _behind_the_barrier_of_a_list(made)
     read = core.sources.list_read("b", 1, 1)
     core.add(Page(read, (row_of(2),), Snapshot(5, 5), has_more=True, is_ours=True, has_new_topics=True))
     core.add(Page(read, (row_of(3),), Snapshot(5, 5), has_more=True, is_ours=True))
