@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import secrets
 
-from tests.support.insert_fuzzing import publish, verify, write_rows
+from outbox_relay.testing.publishing import publish_all
+from tests.support.insert_fuzzing import verify, write_rows
 from tests.support.logins import Logins
 from tests.support.servers import MakeTopic
 from tests.support.terminal_lines import Tell
@@ -24,6 +25,6 @@ def test_no_row_of_a_producer_stops_an_innocent_message(
     tell(f"OUTBOX_FUZZ_SEED={seed}")
     topics = [make_topic(), make_topic(), make_topic()]
     fuzzed = write_rows(database, logins.make("outbox_producer"), topics, ROWS, seed)
-    publish(database, bootstrap_servers)
+    publish_all(database, bootstrap_servers, timeout=120)
     verify(database, bootstrap_servers, topics, fuzzed)
     assert len(fuzzed.accepted) > ROWS // 4

@@ -12,8 +12,6 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from outbox_relay.publisher.service import Relay, RelayOptions
-from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
 
 Columns = dict[str, Any]
@@ -167,37 +165,6 @@ def write_rows(admin: str, producer: str, topics: Sequence[str], count: int, see
                 assert found is not None
                 result.innocent.add(found)
     return result
-
-
-def publish(admin: str, bootstrap_servers: str) -> None:
-    """Run a relay until nothing is left to publish; an exception of it, a stopped lane or a parked key is an error.
-
-    What is left: COMMITTED messages that do not wait and have no publication.
-    """
-    relay = Relay(RelayOptions(admin, bootstrap_servers))
-    turns = 0
-    with psycopg.connect(admin, autocommit=True) as watcher:
-
-        def look(session: Session) -> None:
-            nonlocal turns
-            turns += 1
-            if turns % 50:
-                return
-            for error in ("stopped_error FROM outbox.lane", "error FROM outbox.parked_key"):
-                row = watcher.execute(
-                    f"SELECT min(stopped.error) FROM (SELECT {error}) stopped (error)"
-                ).fetchone()
-                assert row == (None,), row
-            row = watcher.execute(
-                """SELECT count(*) FROM outbox.message_status s
-                   WHERE s.status = 'COMMITTED' AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = s.id)"""
-            ).fetchone()
-            if row == (0,):
-                relay.stop()
-            assert turns < 200_000
-
-        relay.on_turn = look
-        relay.run()
 
 
 def verify(admin: str, bootstrap_servers: str, topics: Sequence[str], fuzzed: Fuzzed) -> None:

@@ -6,10 +6,9 @@ import psycopg
 import pytest
 
 from outbox import Message, Outbox
-from outbox_relay.publisher.service import Relay, RelayOptions
-from outbox_relay.publisher.session import Session
 from tests.support.logins import Logins
 from tests.support.outbox_command import succeed
+from tests.support.relay_in_process import publish
 
 
 @pytest.mark.parametrize("idempotency_key", [None, "once"])
@@ -124,17 +123,7 @@ def test_the_relays_role_is_enough_to_publish(
 ) -> None:
     with psycopg.connect(database) as conn:
         Outbox().send_many(conn, [Message(topic, key=str(number), body=b"x") for number in range(50)])
-    relay = Relay(RelayOptions(logins.make("outbox_relay"), bootstrap_servers))
-    turns = 0
-
-    def stop_when_done(session: Session) -> None:
-        nonlocal turns
-        turns += 1
-        if session.counts.recorded >= 50 or turns > 20_000:
-            relay.stop()
-
-    relay.on_turn = stop_when_done
-    relay.run()
+    publish(logins.make("outbox_relay"), bootstrap_servers, 50)
     with psycopg.connect(database) as conn:
         row = conn.execute("SELECT sum(pg_catalog.cardinality(positions)) FROM outbox.publication").fetchone()
     assert row == (50,)

@@ -11,7 +11,8 @@ import sys
 
 import pytest
 
-from tests.support.insert_fuzzing import publish, verify, write_rows
+from outbox_relay.testing.publishing import publish_all
+from tests.support.insert_fuzzing import verify, write_rows
 from tests.support.logins import Logins
 from tests.support.servers import MakeTopic
 
@@ -27,5 +28,5 @@ def test_no_row_of_a_producer_stops_an_innocent_message(
     topics = [make_topic(), make_topic()]
     fuzzed = write_rows(database, logins.make("outbox_producer"), topics, 300, seed)
     assert len(fuzzed.accepted) > 50
-    publish(database, bootstrap_servers)
+    publish_all(database, bootstrap_servers, timeout=120)
     verify(database, bootstrap_servers, topics, fuzzed)

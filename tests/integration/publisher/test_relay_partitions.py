@@ -13,8 +13,11 @@ from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
 from tests.support.locks import holding
 from tests.support.plain_inserts import Connection, connect, decide, insert
+from tests.support.relay_in_process import publish
 from tests.support.relay_session import loop_of
+from tests.support.relay_thread import RelayThread
 
+NO_PARTITION = "a message's position has no partition: nothing is published until one is made"
 RECORDED = "SELECT count(*) FROM outbox.publication p, unnest(p.positions)"
 
 
@@ -30,20 +33,6 @@ def halves(conn: Connection, topic: str, count: int) -> list[str]:
     return [insert(conn, topic, "k", f"k:{i}", state="UNKNOWN", producer_group="g") for i in range(count)]
 
 
-def run_relay(relay: Relay, *, until: str = "recorded", count: int = 1, turns: int = 3_000) -> None:
-    """Run it until it has counted so many, or so many turns."""
-    left = turns
-
-    def look(session: Session) -> None:
-        nonlocal left
-        left -= 1
-        if getattr(session.counts, until) >= count or left <= 0:
-            relay.stop()
-
-    relay.on_turn = look
-    relay.run()
-
-
 def test_a_decision_beyond_the_last_partition_is_published_once_and_recorded(
     database: str, bootstrap_servers: str, topic: str
 ) -> None:
@@ -52,27 +41,25 @@ def test_a_decision_beyond_the_last_partition_is_published_once_and_recorded(
         use_up_all_partitions(conn)
         for half in undecided:
             assert decide(conn, half, "COMMITTED")
-        run_relay(Relay(RelayOptions(database, bootstrap_servers)), count=3)
+        publish(database, bootstrap_servers, 3)
         assert conn.execute(RECORDED).fetchone() == (3,)
         assert insert(conn, topic, "k", "k:3")
     assert [record.value for record in read_topic(bootstrap_servers, topic)] == [b"k:0", b"k:1", b"k:2"]
 
 
 def test_nothing_without_a_partition_is_published_while_none_can_be_made(
-    database: str, bootstrap_servers: str, topic: str, caplog: pytest.LogCaptureFixture
+    database: str, bootstrap_servers: str, topic: str
 ) -> None:
-    relay = Relay(RelayOptions(database, bootstrap_servers))
-    with connect(database) as conn, caplog.at_level(logging.INFO, "outbox"):
+    with connect(database) as conn:
         (half,) = halves(conn, topic, 1)
         use_up_all_partitions(conn)
         assert decide(conn, half, "COMMITTED")
         with holding(database, "LOCK TABLE outbox.message IN SHARE UPDATE EXCLUSIVE MODE"):
-            run_relay(relay, turns=60)
+            with RelayThread(database, bootstrap_servers) as relay:
+                said = relay.wait_for(NO_PARTITION)
+                assert said["sqlstate"] == "55P03"
             assert read_topic(bootstrap_servers, topic) == []
-            assert "a message's position has no partition" in caplog.text
-            (said, *_) = [each for each in caplog.records if "no partition" in each.getMessage()]
-            assert said.fields["sqlstate"] == "55P03"  # type: ignore[attr-defined]
-        run_relay(Relay(RelayOptions(database, bootstrap_servers)))
+        publish(database, bootstrap_servers, 1)
         assert conn.execute(RECORDED).fetchone() == (1,)
     assert [record.value for record in read_topic(bootstrap_servers, topic)] == [b"k:0"]
 
@@ -85,7 +72,7 @@ def test_a_lock_against_new_partitions_delays_no_message_that_has_a_partition(
         conn.execute("SELECT setval('outbox.position', (SELECT max(lower) FROM outbox.partition))")
         insert(conn, topic, "k", "k:0")
         with holding(database, "LOCK TABLE outbox.message IN SHARE UPDATE EXCLUSIVE MODE"):
-            run_relay(Relay(RelayOptions(database, bootstrap_servers)))
+            publish(database, bootstrap_servers, 1)
     assert [record.value for record in read_topic(bootstrap_servers, topic)] == [b"k:0"]
     assert "partitions not made" in caplog.text
 

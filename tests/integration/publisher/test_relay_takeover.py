@@ -10,7 +10,9 @@ import pytest
 
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
+from outbox_relay.testing.publishing import publish_all
 from tests.support.kafka_records import read_topic
+from tests.support.relay_in_process import publish
 from tests.support.relay_session import relay_session, turn_until
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -24,20 +26,10 @@ def send(conn: Connection, topic: str, count: int, first: int = 0) -> None:
     )
 
 
-def run_relay(dsn: str, bootstrap_servers: str, *, turns: int = 400, page: int = 5_000) -> Relay:
-    """Run a relay for so many turns, which end long after it has caught up."""
-    relay = Relay(RelayOptions(dsn, bootstrap_servers, page=page))
-    left = turns
-
-    def count(session: Session) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            relay.stop()
-
-    relay.on_turn = count
-    relay.run()
-    return relay
+def run_relay(dsn: str, bootstrap_servers: str, messages: int, *, page: int = 5_000) -> None:
+    """Let a relay publish so many messages; one after it finds none that is left."""
+    publish(dsn, bootstrap_servers, messages, page=page)
+    assert publish_all(dsn, bootstrap_servers) == 0
 
 
 def values(bootstrap_servers: str, topic: str) -> list[int]:
@@ -58,7 +50,10 @@ def test_a_takeover_that_stopped_in_a_backlog_repeats_nothing_that_is_recorded(
     relay.on_turn = stop_early
     relay.run()
     assert 0 < len(values(bootstrap_servers, topic)) < 95
-    run_relay(database, bootstrap_servers, page=10)
+    with psycopg.connect(database) as conn:
+        row = conn.execute("SELECT 95 - sum(cardinality(positions)) FROM outbox.publication").fetchone()
+    assert row is not None
+    run_relay(database, bootstrap_servers, row[0], page=10)
     assert values(bootstrap_servers, topic) == list(range(95))
 
 
@@ -67,16 +62,16 @@ def test_messages_restored_from_another_cluster_are_published_once_and_in_order(
 ) -> None:
     with psycopg.connect(database, autocommit=True) as conn:
         send(conn, topic, 20)
-    run_relay(database, bootstrap_servers)
+    run_relay(database, bootstrap_servers, 20)
     with psycopg.connect(database, autocommit=True) as conn:
         send(conn, topic, 30, first=20)
         # A dump carries xids as data: in a younger cluster they lie in the future, whether published or not.
         conn.execute("UPDATE outbox.message SET xid = (xid::text::bigint + 1000000000)::text::xid8")
         conn.execute("UPDATE outbox.lane SET system_identifier = 1, owner = NULL")
-    run_relay(database, bootstrap_servers, page=7)
+    run_relay(database, bootstrap_servers, 30, page=7)
     with psycopg.connect(database, autocommit=True) as conn:
         send(conn, topic, 5, first=50)
-    run_relay(database, bootstrap_servers, page=7)
+    run_relay(database, bootstrap_servers, 5, page=7)
     assert values(bootstrap_servers, topic) == list(range(55))
 
 
@@ -99,7 +94,7 @@ def test_what_is_published_with_the_xid_of_a_running_transaction_stays_published
 ) -> None:
     with psycopg.connect(database, autocommit=True) as conn, psycopg.connect(database) as producer:
         send(conn, topic, 20)
-        run_relay(database, bootstrap_servers)
+        run_relay(database, bootstrap_servers, 20)
         send(producer, topic, 1, first=20)
         row = producer.execute("SELECT pg_current_xact_id()::text").fetchone()
         assert row is not None
@@ -126,17 +121,7 @@ def test_the_sweep_publishes_what_was_only_recorded(
             "UPDATE outbox.lane SET snapshot = pg_current_snapshot(), joined = 1000000, "
             "system_identifier = (SELECT system_identifier FROM pg_control_system())"
         )
-    relay = Relay(RelayOptions(database, bootstrap_servers, sweep_every=0.2))
-    turns = 0
-
-    def stop_when_done(session: Session) -> None:
-        nonlocal turns
-        turns += 1
-        if session.counts.recorded >= 10 or turns > 20_000:
-            relay.stop()
-
-    relay.on_turn = stop_when_done
-    relay.run()
+    publish(database, bootstrap_servers, 10, sweep_every=0.2)
     assert values(bootstrap_servers, topic) == list(range(10))
 
 
@@ -149,8 +134,7 @@ def test_a_copy_by_logical_replication_goes_on_after_the_pages_statement(
     (statement,) = re.findall(r"```sql\n(.*?;)\s*```", RUNNING.read_text(encoding="utf-8"), re.DOTALL)
     with psycopg.connect(database, autocommit=True) as conn:
         send(conn, topic, 20)
-        run_relay(database, bootstrap_servers)
-        run_relay(database, bootstrap_servers)
+        run_relay(database, bootstrap_servers, 20)
         # What a subscription leaves behind: the rows, of another cluster, and sequences that were never used.
         conn.execute("UPDATE outbox.lane SET system_identifier = 1")
         conn.execute("SELECT setval('outbox.position', 1, false), setval('outbox.epoch', 1, false)")
@@ -159,7 +143,7 @@ def test_a_copy_by_logical_replication_goes_on_after_the_pages_statement(
         conn.execute(statement)
         epochs = conn.execute("SELECT max(epoch) FROM outbox.lane").fetchone()
         send(conn, topic, 20, first=20)
-        run_relay(database, bootstrap_servers)
+        run_relay(database, bootstrap_servers, 20)
         assert epochs
         assert conn.execute("SELECT min(epoch) > %s FROM outbox.lane", epochs).fetchone() == (True,)
     assert values(bootstrap_servers, topic) == list(range(40))
