@@ -165,6 +165,9 @@ COMMENT ON TABLE outbox.origin IS 'One row; its xid is its own xmin unless a dum
 ALTER TABLE outbox.lease ADD lacks_kafka boolean NOT NULL DEFAULT false;
 COMMENT ON COLUMN outbox.lease.lacks_kafka IS
     'no broker replies to this relay, and something waits for one: it leaves its lanes to a relay that has Kafka';
+ALTER TABLE outbox.lease ADD topics_behind text[] NOT NULL DEFAULT '{}';
+COMMENT ON COLUMN outbox.lease.topics_behind IS
+    'topics whose messages still go, or may arrive, by an older change than topics_seen: commands wait for their own topic';
 
 -- Turns ------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """Reads which relays publish by the newest change of topics: a partition count, a selector, a pause.
 
-A relay states the registry's generation in its lease once it publishes by it and nothing that it published by an older
-one is unacknowledged (publisher/core/core.py has the rules). A relay that joins later reads the registry first, and
-states it within a third of its lease. Nothing is written here.
+A relay states the registry's generation in its lease once it publishes by it, with the topics of which something that
+it published by an older one is unacknowledged: a topic that cannot move delays no command of another one. A relay that
+joins later reads the registry first, and states it within a third of its lease. Nothing is written here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def generation(conn: psycopg.Connection[Any]) -> int:
     return int(row[0])
 
 
-def relays(conn: psycopg.Connection[Any], number: int) -> list[RelayProgress]:
-    """Return the relays that may publish, and which of them have stated the change of this number."""
+def relays(conn: psycopg.Connection[Any], number: int, topic: str) -> list[RelayProgress]:
+    """Return the relays that may publish, and which of them have stated the change of this number for a topic."""
     with conn.cursor(row_factory=class_row(RelayProgress)) as cursor:
-        return cursor.execute(STATEMENTS["relays"], {"generation": number}).fetchall()
+        return cursor.execute(STATEMENTS["relays"], {"generation": number, "topic": topic}).fetchall()

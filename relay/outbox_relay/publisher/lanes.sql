@@ -244,10 +244,10 @@ WHERE epoch IN (
     FOR UPDATE SKIP LOCKED)
 
 -- name: renew
--- Extend the lease, and state which change of topics the relay publishes by, and whether it lacks Kafka; no row: it has ended, and
--- every lane of it is taken.
+-- Extend the lease, and state which change of topics the relay publishes by, which topics do not follow it yet, and whether it
+-- lacks Kafka; no row: it has ended, and every lane of it is taken.
 UPDATE outbox.lease SET leased_until = clock_timestamp() + make_interval(secs => %(lease)s), topics_seen = %(topics_seen)s,
-    lacks_kafka = %(lacks_kafka)s
+    topics_behind = %(topics_behind)s::text[], lacks_kafka = %(lacks_kafka)s
 WHERE epoch = %(epoch)s AND owner = %(owner)s
 
 -- name: renewal_settings

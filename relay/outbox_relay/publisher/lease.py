@@ -91,8 +91,8 @@ class Lease:
     lanes: frozenset[int] = frozenset()
     since: datetime | None = None
     """When this process joined first."""
-    topics_seen: int = 0
-    """By this generation of topics the relay publishes; written with each renewal."""
+    follows: tuple[int, list[str]] = (0, [])
+    """By this generation of topics the relay publishes, but for these topics; written with each renewal."""
     lacks_kafka: bool = False
     """Whether no broker replies, while something waits for one; written with each renewal."""
 
@@ -102,11 +102,13 @@ class Lease:
         Raises:
             LeaseLostError: it has ended, and none of its lanes is ours any more.
         """
+        topics_seen, topics_behind = self.follows
         values = {
             "lease": self.seconds,
             "epoch": self.epoch,
             "owner": self.owner,
-            "topics_seen": self.topics_seen,
+            "topics_seen": topics_seen,
+            "topics_behind": topics_behind,
             "lacks_kafka": self.lacks_kafka,
         }
         if not conn.execute(STATEMENTS["renew"], values, prepare=True).rowcount:

@@ -38,6 +38,8 @@ that finds nothing costs half of one that does."""
 KEPT_FIRST_S, KEPT_LAST_S = 1.0, 60.0
 """Lanes that could not be given back are published for so long before that is tried again; longer each time."""
 HASHES_KEPT = 10_000
+MOST_BEHIND = 1_000
+"""While more topics than this follow no change of theirs yet, none is stated."""
 
 
 @dataclass(slots=True)
@@ -324,8 +326,9 @@ class Session:
     def _follow_topics(self) -> None:
         topics = self._hands.topics
         topics.expect(self._shares.generation)
-        if topics.generation is not None and (self._loop is None or self._loop.gates.follows_topics):
-            self._lease.topics_seen = topics.generation
+        behind = [] if self._loop is None else self._loop.gates.behind
+        if topics.generation is not None and len(behind) <= MOST_BEHIND:
+            self._lease.follows = topics.generation, behind
 
     # The end ------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from tests.support.topic_parking import TopicParking
 from tests.support.waiting import wait_until
 
 GENERATION = "SELECT generation FROM outbox.topic_generation"
-STATED = "SELECT topics_seen FROM outbox.lease"
+STATED = "SELECT topics_seen - pg_catalog.cardinality(topics_behind) FROM outbox.lease"
 LEASED = "SELECT leased_until FROM outbox.lease"
 
 

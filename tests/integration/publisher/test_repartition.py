@@ -9,15 +9,19 @@ import pytest
 
 from outbox.partitioning.lanes import lane_of
 from outbox.partitioning.selectors import partition_of
-from outbox_relay.operations import relays
+from outbox_relay.operations import registry_changes, relays
 from outbox_relay.publisher.hands.topic_watch import TopicWatch
 from outbox_relay.publisher.session import Session
 from outbox_relay.publisher.topics import Found
 from tests.support.kafka_records import Record, read_topic
 from tests.support.moved_keys import grow, wrong_of_moved
-from tests.support.plain_inserts import Connection, insert
+from tests.support.outbox_command import outbox
+from tests.support.plain_inserts import Connection, insert, wait_published
 from tests.support.relay_session import loop_of, relay_session, turn_until
+from tests.support.relay_thread import RelayThread
 from tests.support.servers import MakeTopic
+from tests.support.waiting import wait_until
+from tests.support.withheld_acknowledgements import withheld_acknowledgements
 
 BEFORE, AFTER = 2, 4
 
@@ -170,3 +174,34 @@ def test_a_relay_states_what_it_publishes_by(database: str, conn: Connection, mo
         assert conn.execute("SELECT generation FROM outbox.topic_generation").fetchone() == (3,)
         conn.execute("DELETE FROM outbox.topic")
         turn_until(session, lambda: conn.execute(seen).fetchone() == (4,), "a deletion")
+
+
+def test_a_topic_that_cannot_move_delays_no_command_of_another(
+    database: str, conn: Connection, moving: Moving, make_topic: MakeTopic
+) -> None:
+    """A message of it is on the wire: who waits for its move waits on, who pauses the other one does not."""
+    other = make_topic()
+    with RelayThread(database, moving.servers, lease=1.0) as relay:
+        insert(conn, other, "k", "k:0")
+        moving.send()
+        wait_published(conn)
+        grow(moving.servers, moving.topic, AFTER)
+        with withheld_acknowledgements():
+            moving.send()
+            wait_until(lambda: len(moving.records()) == 2, "it is in Kafka")
+            moving.move()
+            paused = outbox(
+                "topic", "pause", other, "--reason", "to see", "--timeout", "60", OUTBOX_DSN=database
+            )
+            assert paused.code == 0, paused.err
+            generation = registry_changes.generation(conn)
+            left, right = (registry_changes.relays(conn, generation, name) for name in (moving.topic, other))
+            assert [one.has_applied for one in (*left, *right)] == [False, True]
+        wait_until(
+            lambda: all(one.has_applied for one in registry_changes.relays(conn, generation, moving.topic)),
+            "it states the move",
+        )
+        moving.send()
+        wait_until(lambda: len(moving.records()) == 3, "the topic goes on")
+        relay.wait_for("topic moves its keys", topic=moving.topic)
+    assert moving.wrong == ""

@@ -19,7 +19,8 @@ NOTICE = "SELECT cause, detail, cleared_at IS NULL FROM outbox.notice WHERE kind
 SEEN = "SELECT partitions, partitions_in_kafka FROM outbox.topic WHERE name = %s"
 
 STATED = """
-    SELECT partitions_in_kafka > partitions AND (SELECT min(topics_seen) FROM outbox.lease) = g.generation
+    SELECT partitions_in_kafka > partitions
+        AND (SELECT min(topics_seen - pg_catalog.cardinality(topics_behind)) FROM outbox.lease) = g.generation
     FROM outbox.topic, outbox.topic_generation g
 """
 PARKED = "SELECT count(*) FROM outbox.waiting WHERE reason = 'parked'"

@@ -17,12 +17,13 @@ ASK_EVERY_S = 0.1
 
 
 def follow(
-    conn: psycopg.Connection[Any], timeout: float, done: str, again: str, *, is_quiet: bool
+    conn: psycopg.Connection[Any], topic: str, timeout: float, done: str, again: str, *, is_quiet: bool
 ) -> list[RelayProgress]:
     """Wait for all relays; return them.
 
     Args:
         conn: an autocommit connection.
+        topic: whose change it is.
         timeout: seconds.
         done: what a relay has done then, such as "gone over".
         again: the command that goes on waiting.
@@ -35,7 +36,7 @@ def follow(
     until = time.monotonic() + timeout
     told: set[str] = set()
     while True:
-        relays = registry_changes.relays(conn, number)
+        relays = registry_changes.relays(conn, number, topic)
         left = [relay for relay in relays if not relay.has_applied]
         for relay in relays:
             if relay.has_applied and relay.owner not in told and not is_quiet:

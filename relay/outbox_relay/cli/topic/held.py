@@ -52,7 +52,7 @@ class HeldMove:
         held = held_move.hold(self.conn, old, self.partitions, self.groups)
         self._say(f"topic {old.name} is held; to put it back: outbox topic repartition {old.name} --abort")
         left = max(0.0, self.until - time.monotonic())
-        following.follow(self.conn, left, "paused", again, is_quiet=self.is_quiet)
+        following.follow(self.conn, old.name, left, "paused", again, is_quiet=self.is_quiet)
         positions.mark_ends()  # of what is there now that nothing more of the topic comes
         if self._groups_have_read(held, positions, again):
             return held_move.switch(self.conn, held)

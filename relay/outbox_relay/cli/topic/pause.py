@@ -51,7 +51,7 @@ def pause(*, name: str, reason: str, timeout: float, dsn: str, as_json: bool) ->
                 err=True,
             )
         again = f"outbox topic pause {name} --reason TEXT"
-        relays = following.follow(conn, timeout, "paused", again, is_quiet=as_json)
+        relays = following.follow(conn, name, timeout, "paused", again, is_quiet=as_json)
     if as_json:
         facts = {
             "topic": name,

@@ -120,7 +120,7 @@ def repartition(
         )
         if dry_run:
             next_one = registry_changes.generation(conn) + (old.partitions != partitions)
-            relays = registry_changes.relays(conn, next_one)
+            relays = registry_changes.relays(conn, next_one, name)
             positions = hold.positions(old).read() if groups else []
             _show_plan(old, found, partitions, relays, positions, as_json=as_json)
             return
@@ -134,7 +134,7 @@ def repartition(
             click.echo(_switched(old, partitions), err=True)
         again = printable(held_move.command(name, partitions, groups))
         left = max(0.0, until - time.monotonic())
-        relays = following.follow(conn, left, "gone over", again, is_quiet=as_json)
+        relays = following.follow(conn, name, left, "gone over", again, is_quiet=as_json)
     if as_json:
         output.emit_json(_facts(old, found, partitions, relays, groups=groups))
         return

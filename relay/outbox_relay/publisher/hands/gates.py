@@ -37,6 +37,8 @@ class Gates:
         """Holds that somebody asked to release, and when, that are not released yet."""
         self._asked: dict[Scope, float] = {}
         """Those of which that was known as topics began to be read."""
+        self._unlisted: set[str] = set()
+        """Topics with partitions that a producer does not know yet: they are read again."""
 
     def look(self, now: float) -> None:
         """Take what operators asked for, and what Kafka and the registry list of topics."""
@@ -45,7 +47,7 @@ class Gates:
         tried = {*self._requested, *self._core.holds.due(now)}
         held = {scope.topic for scope in self._core.holds.by_scope if scope.kind == "topic"}
         before = self._topics.tried
-        found = self._topics.tend({scope.topic for scope in tried}, held)
+        found = self._topics.tend({*self._unlisted, *(scope.topic for scope in tried)}, held)
         if self._topics.tried is not before:
             self._asked = self._requested
         self.meet(found)
@@ -78,6 +80,7 @@ class Gates:
         now = time.monotonic()
         for name, topic in found.items():
             if isinstance(topic, Unpublishable):
+                self._unlisted.discard(name)
                 self._close(name, topic, now)
                 continue
             count = cast("TopicCount | None", self._core.topics.counts.get(name))
@@ -88,8 +91,9 @@ class Gates:
                 and count[0] < topic.partitions
                 and not all(one.lists(topic) for one in used)
             ):
-                self._topics.read_soon()  # a producer does not know the new partitions yet
+                self._unlisted.add(name)
                 continue
+            self._unlisted.discard(name)
             was_closed = name in self._topics.closed
             self._topics.note(name, topic)
             self._core.set_count(name, (topic.partitions, topic.selector))
@@ -142,9 +146,12 @@ class Gates:
         self._writes.unrequested.add(scope)
 
     @property
-    def follows_topics(self) -> bool:
-        """Whether messages go by what was read of topics last, and none of a paused one is on its way."""
+    def behind(self) -> list[str]:
+        """Return the topics whose messages do not go by what was read of them last.
+
+        A topic moves, no producer knows its new partitions yet, or a message of a paused one is on its way.
+        """
         core = self._core
-        paused = [name for name, why in self._topics.closed.items() if why.code == "TOPIC_PAUSED"]
-        is_sent = any(core.streams.has_sent(name) or self._wires.may_deliver(name) for name in paused)
-        return not core.topics.moving and not is_sent
+        paused = {name for name, why in self._topics.closed.items() if why.code == "TOPIC_PAUSED"}
+        sent = {name for name in paused if core.streams.has_sent(name) or self._wires.may_deliver(name)}
+        return sorted({*core.topics.moving, *self._unlisted, *sent})

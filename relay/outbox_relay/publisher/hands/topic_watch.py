@@ -104,10 +104,6 @@ class TopicWatch:
             self._reading = None  # what it brings may be older
         self.closed.clear()
 
-    def read_soon(self) -> None:
-        """Read all topics again in a moment: what was read of one could not be used."""
-        self._read_at, self.generation = time.monotonic() + AGAIN_S, None
-
     def expect(self, generation: int) -> None:
         """Let the known topics be read again soon, unless they were read at this generation of the registry."""
         self._wanted = generation
@@ -116,8 +112,8 @@ class TopicWatch:
         """Begin or end reading topics again; return what was read.
 
         Args:
-            due: topics with a hold that is to be tried again. `tried` has those that were due when what is returned
-                began to be read.
+            due: topics to read in any case, such as those with a hold that is to be tried again. `tried` has those that
+                were due when what is returned began to be read.
             held: topics that are held as such; they are not forgotten.
         """
         found: Mapping[str, Topic | Unpublishable] = {}
