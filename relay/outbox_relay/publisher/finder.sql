@@ -101,6 +101,10 @@ lane BETWEEN {first}::smallint AND {last}::smallint
 -- A range of hashes of topics, which the finder's index holds: a topic that is left out costs no row of the table.
 hashtext(topic) BETWEEN {low}::integer AND {high}::integer
 
+-- name: others
+-- Hashes within the ranges that are left out as well. The next poll begins behind their rows, so each is looked up once.
+hashtext(topic) <> ALL (%(others)s::integer[])
+
 -- name: columns
 -- What a Kafka record is made of, in types that are cheap to read. "waiting": null is to be published; else the
 -- message waits, for whatever reason, until that time (as text whose order is that of time). It is looked up per

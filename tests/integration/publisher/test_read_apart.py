@@ -8,8 +8,8 @@ from collections.abc import Hashable, Iterator
 import pytest
 
 from outbox.statements import array_text
-from outbox_relay.publisher import listing
-from outbox_relay.publisher.finder import POSITION, TOPIC, RawRow
+from outbox_relay.publisher import finder, listing
+from outbox_relay.publisher.finder import BETWEEN_RANGES, POSITION, TOPIC, RawRow
 from outbox_relay.publisher.hands import reads
 from outbox_relay.publisher.hands.reads import MOST_APART
 from outbox_relay.publisher.read_ahead import ListAhead
@@ -150,13 +150,34 @@ def test_a_successor_publishes_nothing_twice_of_a_backlog_that_is_taken(loop: Lo
     assert_published_once(loop, conn)
 
 
-@pytest.mark.parametrize("most", [1, MOST_APART], ids=["one", "seven"])
+def test_many_backlogs_delay_no_other_topic(loop: Loop, conn: Connection) -> None:
+    """More of them than the index leaves out."""
+    many = [f"many{number}" for number in range(3 * BETWEEN_RANGES)]
+    for topic in many:
+        flood(conn, topic, 30)
+    loop.turn()
+    assert {hash_of(conn, topic) for topic in many} <= {*loop.apart}
+    for number in range(20):
+        insert(conn, many[number], "k0", b"")  # new ones wait behind the backlog of their topic
+        insert(conn, "one", "k", b"")
+        start = len(loop.published)
+        while "one" not in [row[TOPIC] for row in loop.published[start:]]:
+            loop.turn()
+            assert len(loop.published) - start < 20, "it waited for the backlogs"
+    loop.drain()
+    assert_published_once(loop, conn)
+    assert not loop.apart
+
+
+@pytest.mark.parametrize("limits", [(1, 7), (7, 1), (MOST_APART, BETWEEN_RANGES)], ids=str)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_crashes_while_topics_are_apart_lose_and_double_nothing(
-    loop: Loop, conn: Connection, monkeypatch: pytest.MonkeyPatch, seed: int, most: int
+    loop: Loop, conn: Connection, monkeypatch: pytest.MonkeyPatch, seed: int, limits: tuple[int, int]
 ) -> None:
     """Of more topics than can be read apart the rest is one list."""
+    most, between = limits
     monkeypatch.setattr(reads, "MOST_APART", most)
+    monkeypatch.setattr(finder, "BETWEEN_RANGES", between)
     chance = random.Random(seed)
     for _ in range(40):
         event = chance.random()

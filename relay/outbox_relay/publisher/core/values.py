@@ -208,6 +208,6 @@ class Limits:
     probation: int = 200
     holds: int = 10_000
     announced: int = 100
-    apart: int = 7
+    apart: int = 200
     pause: float = 0.5
     longest_pause: float = 60.0

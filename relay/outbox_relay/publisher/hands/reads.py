@@ -35,10 +35,9 @@ STATEMENTS = Statements("outbox_relay/publisher/hands/reads.sql")
 
 FRESH_S = 0.25
 """For how long a poll's answer holds that its rows are flushed and the lanes are ours."""
-MOST_APART = 7
-"""Groups that are read apart; all others with a backlog are one more. Each is a list, and a hash left out of polls."""
-SHARE = 8
-"""A group with more than one in so many of the messages that did not fit a page is read apart."""
+MOST_APART = 250
+"""Groups that are read apart: each has a list of its own, and is left out of polls. With more of them, all that are not
+read apart are one list, and what is new waits behind it."""
 
 
 @dataclass(slots=True)
@@ -133,7 +132,7 @@ class Reads:
             found = self._too_many(read, polls, scope, joins)
             if not found:
                 break
-            if THE_REST in (*read.apart, *found) or len(read.apart) + len(heavy) >= MOST_APART:
+            if THE_REST in (*read.apart, *found) or len({*read.apart, *heavy, *found}) > MOST_APART:
                 heavy += (*joins, THE_REST)
                 poll.rows = []
                 polls = {None: poll}
@@ -216,12 +215,14 @@ class Reads:
             base = read.base
             assert base is not None  # noqa: S101  (of a tail)
             found = self.finder.unpublished_by_topic(base, poll.snapshot, scope)
-        # The largest of what was found, and all that are more than a share of it.
-        counts = sorted(found.items(), key=lambda item: -item[1])
-        total = sum(found.values())
-        return full + [
-            group for number, (group, count) in enumerate(counts) if not number or count * SHARE > total
-        ]
+        # The largest ones, until half of what was found is left: the next poll finds more of the others.
+        total = left = sum(found.values())
+        for group, count in sorted(found.items(), key=lambda item: -item[1]):
+            if left * 2 <= total:
+                break
+            full.append(group)
+            left -= count
+        return full
 
     def _bytes_of(self, rows: list[RawRow]) -> dict[Hashable, int]:
         """Return the bytes of each group of a page that was cut; of a row without a name they are THE_REST's."""
