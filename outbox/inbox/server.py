@@ -14,6 +14,8 @@ it has not lost. The order is fixed, and each line may be the last one of a proc
 
 A listener that finds its connection before 4 is refused; one that finds it after 4 finds its message not current.
 
+A database that was set back by a dump is another one in the same way.
+
 During a fail-over a connection may lead to a standby before it is promoted. It has no timeline of its own yet, so it is
 refused: the thread closes it, pauses and connects again, and its message waits. The keeper is not asked to check:
 its own connection may still lead to the primary.
@@ -35,10 +37,15 @@ SQL = load("inbox_groups.sql")
 
 
 class Server(NamedTuple):
-    """A server by its cluster, and its timeline, which changes when a standby is promoted."""
+    """A server and the inbox on it.
+
+    The timeline changes when a standby is promoted, the oids of database and inbox when a dump is read in.
+    """
 
     system_identifier: int
     timeline: int
+    database: int
+    inbox: int
 
 
 class OtherServerError(psycopg.OperationalError):

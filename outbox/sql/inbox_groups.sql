@@ -155,6 +155,10 @@ SELECT outbox.ensure_inbox_partition(current_date + n) FROM pg_catalog.generate_
 SELECT pg_catalog.pg_terminate_backend($1::integer);
 
 -- name: server
--- The server that this session leads to: its cluster, and its timeline, which changes when a standby is promoted.
-SELECT s.system_identifier, ('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::integer
-FROM pg_catalog.pg_control_system() s;
+-- Where this session leads to: the cluster, its timeline, which changes when a standby is promoted, and the database and the
+-- inbox by their oids, which change when a dump is read in.
+SELECT s.system_identifier,
+       ('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::integer,
+       d.oid::bigint, 'outbox.inbox'::pg_catalog.regclass::oid::bigint
+FROM pg_catalog.pg_control_system() s, pg_catalog.pg_database d
+WHERE d.datname = pg_catalog.current_database();

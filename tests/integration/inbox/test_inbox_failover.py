@@ -8,6 +8,8 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from outbox.inbox import ConsumedMessage, ConsumeResult
 from outbox_local.stack.api import Stack
@@ -19,6 +21,7 @@ from tests.support.standbys import has_replayed, standby
 from tests.support.waiting import wait_until
 
 RECEIVING = "SELECT EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')"
+SESSIONS = "SELECT count(*) FROM pg_stat_activity"
 STORED = "SELECT coalesce(sum(next_off), 0) FROM outbox.inbox_position"
 
 
@@ -139,3 +142,42 @@ def test_a_connection_that_leads_to_a_standby_counts_no_attempt(
     stage.close()
     assert "the inbox cannot take" not in caplog.text
     assert set(seen) == {0}
+
+
+@pytest.mark.feature("S-92")
+def test_a_member_reads_again_what_a_database_that_was_set_back_lacks(
+    database: str, bootstrap_servers: str, topic: str
+) -> None:
+    """It is dropped and made again from a copy, under a member that runs."""
+    name = conninfo_to_dict(database)["dbname"]
+    x, saved = sql.Identifier(str(name)), sql.Identifier(f"{name}_saved")
+    stage = InboxStage(database, bootstrap_servers)
+    with (
+        psycopg.connect(make_conninfo(database, dbname="postgres"), autocommit=True) as admin,
+        stage.consumer(topic, dsn=lambda: psycopg.connect(database)) as consumer,
+    ):
+        stage.produce_numbered(topic, 40, keys=20)
+        stage.wait_applied(40)
+        wait_until(lambda: value(stage.conn, STORED) == 40, "the positions are stored")
+        stage.close()
+        admin.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(x))
+        admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+        wait_until(lambda: not value(admin, f"{SESSIONS} WHERE datname = '{name}'"), "nobody is connected")
+        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(saved, x))
+        admin.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(x))
+        before = InboxStage(database, bootstrap_servers)
+        before.produce_numbered(topic, 40, keys=20, start=40)
+        before.wait_applied(80)
+        wait_until(lambda: value(before.conn, STORED) == 80, "the positions are stored")
+        before.close()
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(x))
+        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(x, saved))
+        after = InboxStage(database, bootstrap_servers)
+        assert after.count("applied") == 40, "40 effects are lost"
+        after.produce_numbered(topic, 40, keys=20, start=80)
+        after.wait_applied(120)
+        wait_until(lambda: value(after.conn, STORED) == 120, "the positions are stored")
+        consumer.close()
+        assert sorted(map(int, after.applied("body"))) == list(range(120))
+        after.close()
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(saved))
