@@ -23,7 +23,7 @@ from outbox.inbox.failures import Failure, describe, is_infrastructure, reported
 from outbox.inbox.guard import guarded
 from outbox.inbox.header_filters import UndecidedError
 from outbox.inbox.messages import Attempt, ConsumedMessage, Delivery
-from outbox.inbox.parked_rows import Retry
+from outbox.inbox.parked_rows import BEGINNING, Retry
 from outbox.inbox.results import ConsumeResult
 from outbox.inbox.round_trips import begin_and_take, check_and_commit
 from outbox.inbox.sessions import locked_by_others
@@ -160,6 +160,7 @@ def handle_due(
     how: Handling,
     begins: Callable[[Retry], None] = lambda _: None,
     *,
+    since: int = BEGINNING,
     with_suspects: bool = True,
 ) -> Retry | None:
     """Try one retry that is due again; return it, or None when nothing is due.
@@ -168,12 +169,13 @@ def handle_due(
         conn: a connection outside a transaction.
         how: the group.
         begins: called with the retry before its listener; it may raise ListenerFailedError.
+        since: retries that were due before are not found; microseconds since 1970.
         with_suspects: whether it may be one that has begun in another process, and has not ended.
 
     Raises:
         psycopg.Error: as for `handle`; the retry is still due.
     """
-    retry = run(conn, plans.next_due(how.group, how.member, with_suspects=with_suspects))
+    retry = run(conn, plans.next_due(how.group, how.member, since=since, with_suspects=with_suspects))
     if retry is None:
         conn.rollback()
         return None

@@ -34,7 +34,7 @@ from outbox.inbox.consumer import PushConsumer
 from outbox.inbox.decoding import Decoding
 from outbox.inbox.handling import Connection
 from outbox.inbox.messages import ConsumedMessage, Delivery, born_on, digest, headers_of_all
-from outbox.inbox.parked_rows import milliseconds, retry_of
+from outbox.inbox.parked_rows import DueSince, milliseconds, retry_of
 from outbox.inbox.results import ConsumeResult
 from outbox.inbox.sessions import LOCK_WAIT, locked_by_others
 from outbox.inbox.snapshots import require_new_snapshots
@@ -163,7 +163,7 @@ def park_received(group: int, messages: Sequence[ConsumedMessage], *, orderly: b
 
 
 def receive(
-    group: int, most: int, seconds: float, attempts: int
+    group: int, most: int, seconds: float, attempts: int, due: DueSince
 ) -> Plan[tuple[list[ReceivedLease], list[ConsumedMessage]]]:
     """ReceivedLease messages; return them, and those that are dead now because they were not acknowledged.
 
@@ -172,12 +172,15 @@ def receive(
         most: how many.
         seconds: until they can be received again.
         attempts: how often a message may be received.
+        due: where the search begins.
     """
-    rows = yield Statement(SQL["receive"], (str(group), str(most), str(seconds), str(attempts)))
+    since = due.begin()
+    rows = yield Statement(SQL["receive"], (str(group), str(most), str(seconds), str(attempts), str(since)))
     leased, dead = [], []
-    for row in rows:
-        retry = retry_of(row[:-1])
-        message, is_dead = retry.delivery.message, row[-1]
+    for *columns, due_at, is_dead in rows:
+        due.found(since, due_at)
+        retry = retry_of(columns)
+        message = retry.delivery.message
         if is_dead:
             dead.append(message)
         else:

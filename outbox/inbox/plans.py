@@ -37,7 +37,7 @@ from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.failures import KILLED, Failure
 from outbox.inbox.header_filters import UNDECIDED
 from outbox.inbox.messages import Attempt, Delivery, as_copy, header_columns
-from outbox.inbox.parked_rows import Retry, milliseconds, retry_of
+from outbox.inbox.parked_rows import BEGINNING, Retry, milliseconds, retry_of
 from outbox.inbox.snapshots import require_new_snapshots
 from outbox.inbox.suspects import MOST_RETRY_RUNS
 from outbox.statements import ByteaArray, Plan, Statement, TextArray, load
@@ -186,7 +186,9 @@ def still_in(xid: str) -> Plan[None]:
     yield Statement(SQL["require_transaction"], (xid,))
 
 
-def next_due(group: int, member: str = "", *, with_suspects: bool = True) -> Plan[Retry | None]:
+def next_due(
+    group: int, member: str = "", *, since: int = BEGINNING, with_suspects: bool = True
+) -> Plan[Retry | None]:
     """Lock the retry that has been due for the longest time, unless other processes have all of them.
 
     A suspect is one of which a run has begun in a process of another member, and has not ended; see `suspects`.
@@ -195,11 +197,12 @@ def next_due(group: int, member: str = "", *, with_suspects: bool = True) -> Pla
     back. What follows can be taken back without that (`take_back`).
     """
     allowed = "true" if with_suspects else "false"
-    rows = yield Statement(SQL["next_due"], (str(group), COMMITTED, allowed, member))
+    rows = yield Statement(SQL["next_due"], (str(group), COMMITTED, allowed, member, str(since)))
     if not rows:
         return None
     yield Statement(SQL["before_retry"], answers=False)
-    return retry_of(rows[0][:-2])._replace(is_suspect=rows[0][-1])
+    *columns, _, due_at, is_suspect = rows[0]
+    return retry_of(columns)._replace(due_at=due_at, is_suspect=is_suspect)
 
 
 def take_back() -> Plan[None]:
@@ -235,7 +238,7 @@ def remove(group: int, topic_id: int, order_key: bytes | None, id_: int) -> Plan
     removed = yield Statement(SQL["take_out"], (str(id_),))
     if order_key is None or not removed:
         return
-    following = yield Statement(SQL["follow"], key)
+    following = yield Statement(SQL["follow"], (*key, str(id_)))
     if not following:
         yield Statement(SQL["let_go"], key)
 

@@ -133,9 +133,11 @@ SELECT CASE WHEN $1::xid8 < pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_sn
 -- this transaction deletes it or is rolled back: a listener that commits by itself commits a dead letter ($2 fingerprint).
 -- A retry whose run has begun in a process other than $4, and has not ended there, is found only if $3; the last column is whether it is
 -- one. The listener's waits for locks have no limit. statement_timestamp is stable, so the index ends the search at the first row that is not due.
+-- The search begins at $5 (microseconds since 1970), the time of the last one that was found: a held snapshot keeps all that were before it in the index.
 WITH due AS MATERIALIZED (
-    SELECT p.id FROM outbox.inbox_parked p
+    SELECT p.id, p.due_at FROM outbox.inbox_parked p
     WHERE p.group_id = $1::integer AND p.state = 'retry' AND p.due_at <= pg_catalog.statement_timestamp()
+        AND p.due_at >= pg_catalog.to_timestamp($5::float8 / 1000000::float8)
         AND ($3::boolean OR (
             SELECT r.member <> $4::text FROM outbox.inbox_run r
             WHERE r.group_id = p.group_id AND r.topic_id = p.topic_id AND r.part = p.part AND r.off = p.off
@@ -151,7 +153,7 @@ FROM due, outbox.inbox_topic t
 WHERE p.id = due.id AND t.id = p.topic_id
 RETURNING p.id, p.message_id, p.born_on, p.topic_id, t.name, p.part, p.off, p.digest, p.order_key, p.key, p.body,
     p.header_names, p.header_values, (extract(epoch FROM p.published_at) * 1000::numeric)::bigint, p.attempts - 1,
-    pg_catalog.pg_current_xact_id()::text, p.undecided, pg_catalog.set_config('lock_timeout', '0', true),
+    pg_catalog.pg_current_xact_id()::text, p.undecided, pg_catalog.set_config('lock_timeout', '0', true), (extract(epoch FROM due.due_at) * 1000000::numeric)::bigint,
     (SELECT r.member <> $4::text FROM outbox.inbox_run r
      WHERE r.group_id = p.group_id AND r.topic_id = p.topic_id AND r.part = p.part AND r.off = p.off) IS TRUE;
 
@@ -198,13 +200,13 @@ SET CONSTRAINTS ALL IMMEDIATE;
 
 -- name: follow
 -- Makes the first message that waits behind a key the next retry; returns it, if there is one. One that is not waiting stays
--- as it is.
+-- as it is. $4 is the message that was in front: what a held snapshot keeps of those before it in the index is not read.
 UPDATE outbox.inbox_parked
 SET state = CASE WHEN state = 'waiting' THEN 'retry' ELSE state END,
     due_at = CASE WHEN state = 'waiting' THEN pg_catalog.clock_timestamp() ELSE due_at END
 WHERE id = (
     SELECT p.id FROM outbox.inbox_parked p
-    WHERE p.group_id = $1::integer AND p.topic_id = $2::integer AND p.order_key = $3::bytea
+    WHERE p.group_id = $1::integer AND p.topic_id = $2::integer AND p.order_key = $3::bytea AND p.id > $4::bigint
     ORDER BY p.id
     LIMIT 1
 )

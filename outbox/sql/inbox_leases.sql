@@ -39,10 +39,12 @@ ON CONFLICT ON CONSTRAINT inbox_parked_once DO NOTHING;
 
 -- name: receive
 -- Leases up to $2 messages of a group ($1) for $3 seconds, those that were due first; one that was received $4 times is dead
--- instead. Of an order key only the first message is a retry, so SKIP LOCKED cannot hand out the second one.
+-- instead. Of an order key only the first message is a retry, so SKIP LOCKED cannot hand out the second one. The search
+-- begins at $5, as that of `next_due`.
 WITH due AS MATERIALIZED (
-    SELECT p.id FROM outbox.inbox_parked p
+    SELECT p.id, p.due_at FROM outbox.inbox_parked p
     WHERE p.group_id = $1::integer AND p.state = 'retry' AND p.due_at <= pg_catalog.statement_timestamp()
+        AND p.due_at >= pg_catalog.to_timestamp($5::float8 / 1000000::float8)
     ORDER BY p.due_at
     LIMIT $2::integer
     FOR UPDATE OF p SKIP LOCKED
@@ -55,7 +57,7 @@ SET state = CASE WHEN p.attempts >= $4::integer THEN 'dead' ELSE 'retry' END,
 FROM due, outbox.inbox_topic t
 WHERE p.id = due.id AND t.id = p.topic_id
 RETURNING p.id, p.message_id, p.born_on, p.topic_id, t.name, p.part, p.off, p.digest, p.order_key, p.key, p.body,
-    p.header_names, p.header_values, (extract(epoch FROM p.published_at) * 1000::numeric)::bigint, p.attempts - 1, '', p.undecided, p.state = 'dead';
+    p.header_names, p.header_values, (extract(epoch FROM p.published_at) * 1000::numeric)::bigint, p.attempts - 1, '', p.undecided, (extract(epoch FROM due.due_at) * 1000000::numeric)::bigint, p.state = 'dead';
 
 -- name: lacks
 -- Whether a group ($1) lacks messages of some partitions ($2 ids of topics, $3 numbers): none of them can be received now, and fewer

@@ -32,6 +32,7 @@ from outbox.errors import ConfigurationError, InvalidReceiptError
 from outbox.inbox import ConsumeFrom, DelaySchedule
 from outbox.inbox.decoding import Decoding
 from outbox.inbox.leases import Intake, ReceivedLease, acknowledge, change_lease, lacks, receive
+from outbox.inbox.parked_rows import DueSince
 from outbox.inbox.sessions import limit_transactions
 from outbox.rocketmq.consumer.builder import ClientConfiguration, FilterExpression
 from outbox.rocketmq.consumer.received import MessageExt
@@ -77,7 +78,7 @@ class SimpleConsumer:
         tracing: Tracing | None = None,
     ) -> None:
         self._intake, self._connect, self._parked = intake, connect, parked
-        self._await_s, self._attempts = await_s, attempts
+        self._await_s, self._attempts, self._due = await_s, attempts, DueSince()
         self._decoding, self._tracing = decoding, tracing
         self._conn: psycopg.Connection[Any] | None = None
         self._lock = threading.Lock()
@@ -124,7 +125,8 @@ class SimpleConsumer:
         began_ns = time_ns()
         while True:
             self._parked.clear()
-            leased, dead = self._run(receive(self._intake.group_id, max_message_num, seconds, self._attempts))
+            asked = receive(self._intake.group_id, max_message_num, seconds, self._attempts, self._due)
+            leased, dead = self._run(asked)
             for message in dead:
                 log.error(
                     "%s is dead: received %d times; next: outbox dlq ls", message.message_id, self._attempts

@@ -16,6 +16,7 @@ from outbox.errors import IsolationLevelError
 from outbox.inbox import FIRST, ConsumedMessage, ConsumeResult, DelaySchedule, leases, plans
 from outbox.inbox.failures import reported
 from outbox.inbox.messages import Delivery
+from outbox.inbox.parked_rows import DueSince
 from outbox.rocketmq.consumer import ClientConfiguration, FilterExpression, SimpleConsumerBuilder
 from outbox_relay.operations import dlq
 from tests.support.inbox_stage import InboxStage, apply
@@ -46,7 +47,7 @@ def head(conn: Connection) -> leases.ReceivedLease:
     with conn.transaction():
         run(conn, plans.park(GROUP, delivery(0), reported("failed"), DelaySchedule.of([0.0])))
     with conn.transaction():
-        [lease], _ = run(conn, leases.receive(GROUP, 1, 3600.0, 17))
+        [lease], _ = run(conn, leases.receive(GROUP, 1, 3600.0, 17, DueSince()))
     return lease
 
 
