@@ -20,7 +20,7 @@ from outbox.partitioning.lanes import LANES
 from outbox.statements import Statements
 from outbox_relay.publisher.finder import Finder, Scope, prepare_session
 from outbox_relay.publisher.partitions import LivePartitions
-from outbox_relay.publisher.service import REST_AFTER_S
+from outbox_relay.publisher.session import REST_AFTER_S
 
 STATEMENTS = Statements("bench/sql/idle.sql")
 WARM_UP = 20

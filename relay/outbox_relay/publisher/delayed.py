@@ -31,15 +31,17 @@ class Delayed:
         self._look_at = 0.0
         self._look_at_all = 0.0
         self._since = EVER
+        self.due_at = 0.0
+        """Before then nothing is due of what is known (monotonic seconds)."""
 
     def expect(self, due: str) -> None:
         """Search soon, and from this time on (as the finder reads it): a message was committed that waits for it."""
-        self._look_at = 0.0
+        self._look_at = self.due_at = 0.0
         self._since = min(self._since, due)
 
     def start_again(self) -> None:
         """Search all that waits: lanes were taken, whose messages another relay knew of."""
-        self._look_at = self._look_at_all = 0.0
+        self._look_at = self._look_at_all = self.due_at = 0.0
 
     def release(self, lanes: Iterable[int]) -> int:
         """Release what is due of these lanes; return how many messages."""
@@ -52,6 +54,7 @@ class Delayed:
         row = self._conn.execute(STATEMENTS["next_due"], {"since": self._since}, prepare=True).fetchone()
         assert row is not None  # noqa: S101  (an aggregate has a row)
         seconds, self._since = row
+        self.due_at = now + seconds
         if seconds > 0:
             self._look_at = now + min(seconds, FIND_DUE_EVERY_S)
             return 0

@@ -7,14 +7,24 @@ would be refused, or be wrong: so it is found out when a session begins, and suc
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Hashable
+from math import inf
 from typing import Any
 
 import psycopg
 
 from outbox.statements import Statements
+from outbox_relay.publisher.prepared import Call, Numbered, PreparedStatements
 from outbox_relay.text.logs import Log
 
 STATEMENTS = Statements("outbox_relay/publisher/local_wal.sql")
+_WRITTEN, _SERVER = (Numbered.of(STATEMENTS[name], {}) for name in ("written", "server"))
+FRESH_S = 0.02
+"""So old may the answer to another relay of this process be."""
+LOOK_S = 1.0
+"""A turn is left out no longer than this: the time itself ends leases, and a commit may be seen a moment after it is
+flushed."""
 
 log = Log("relay")
 
@@ -55,3 +65,55 @@ def _reason(conn: psycopg.Connection[Any]) -> str:
         if conn.broken:
             raise
     return "the server may keep its log elsewhere: it has aurora_version()"
+
+
+class Positions:
+    """Where the logs of servers end, as the relays of one process know it: one question answers all of a server."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[float, bytes | None]] = {}
+
+    def read(self, server: Hashable, ask: Callable[[], bytes | None]) -> bytes | None:
+        """Return an answer that is no older than `FRESH_S`; two threads may ask at the same time, and either counts."""
+        now = time.monotonic()
+        asked_at, answer = self._known.get(server, (-inf, None))
+        if now - asked_at > FRESH_S:
+            answer = ask()
+            self._known[server] = now, answer
+        return answer
+
+
+class Quiet:
+    """Whether a relay that has been idle may leave a turn out, because nothing was written to its server's log.
+
+    One process may have a relay for each of many databases of a server, and all of them renew their leases at the same
+    moments: what they write themselves ends the quiet of all.
+
+    Args:
+        statements: of the loop's connection.
+        positions: shared by the relays of a process.
+    """
+
+    def __init__(self, statements: PreparedStatements, positions: Positions) -> None:
+        self._statements, self._positions = statements, positions
+        self._server: Hashable = None
+        self._seen: bytes | None = None
+        self._until = 0.0
+
+    def lasts(self, now: float, due: float) -> bool:
+        """Return whether the log ends where it did before the last turn; if not, take one.
+
+        Args:
+            now: monotonic seconds.
+            due: when a turn is to be taken in any case.
+        """
+        if self._server is None:
+            self._server = self._ask(_SERVER)
+        seen = self._positions.read(self._server, lambda: self._ask(_WRITTEN))
+        if seen is not None and seen == self._seen and now < self._until:
+            return True
+        self._seen, self._until = seen, min(now + LOOK_S, due)
+        return False
+
+    def _ask(self, statement: Numbered) -> bytes | None:
+        return self._statements.run(Call(statement, [])).get_value(0, 0)

@@ -5,6 +5,16 @@
 -- True of a log that is flushed behind where it is written: the flushed position is read first.
 SELECT pg_current_wal_flush_lsn() <= pg_current_wal_insert_lsn()
 
+-- name: written
+-- Where the log ends, and up to where it is flushed. A commit moves the first and is seen then if it waits for nothing; else it
+-- moves the second, and is seen then. Null where it waits for a standby: it is seen when nothing is written.
+SELECT CASE WHEN current_setting('synchronous_standby_names') = ''
+            THEN pg_current_wal_insert_lsn()::text || ' ' || pg_current_wal_flush_lsn() END
+
+-- name: server
+-- Which server this is, for relays of one process.
+SELECT system_identifier || ' ' || pg_postmaster_start_time() FROM pg_control_system()
+
 -- name: aurora
 -- Aurora has this function, and no other server. It is in no list of functions: asking pg_proc does not find it.
 SELECT pg_catalog.aurora_version()

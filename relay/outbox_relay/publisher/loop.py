@@ -287,6 +287,13 @@ class Loop:
         """Whether a page waits for its topics."""
         return self._unread is not None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way, nothing is held, and only something new gives it anything to do."""
+        core = self.core
+        is_busy = core.memory.rows or core.holds.by_scope or core.sources.catch_ups or core.is_stopping
+        return not (is_busy or self._unread or self._unconfirmed or self.writes.has_more)
+
     # The end ------------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:

@@ -112,7 +112,9 @@ class Renewal:
             while not self._ending.wait(pause):
                 try:
                     self._renew()
-                    pause = self._lease.seconds / RENEWALS_PER_LEASE
+                    # All relays of a host at the same moments: each renewal lets idle relays of the server look.
+                    period = self._lease.seconds / RENEWALS_PER_LEASE
+                    pause = period - time.monotonic() % period
                 except (psycopg.Error, DatabaseUnreachableError) as error:
                     if not may_heal(error):
                         raise

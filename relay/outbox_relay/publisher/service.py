@@ -41,12 +41,13 @@ from outbox_relay.publisher.hands.spans import Begin
 from outbox_relay.publisher.hands.topic_watch import TopicWatch
 from outbox_relay.publisher.kafka import new_admin, new_producer, producer_settings, readable
 from outbox_relay.publisher.lease import LanesLockedError, LeaseLostError
+from outbox_relay.publisher.local_wal import Positions
 from outbox_relay.publisher.locked import report_locked
 from outbox_relay.publisher.probe import PartitionProbe
 from outbox_relay.publisher.read_ahead import ReadAhead
 from outbox_relay.publisher.renewal import Renewal
 from outbox_relay.publisher.replication import PublishAfter, Replication
-from outbox_relay.publisher.session import Session
+from outbox_relay.publisher.session import REST_AFTER_S, Session
 from outbox_relay.publisher.topic_lookup import TopicLookup
 from outbox_relay.publisher.topics import Refresher
 from outbox_relay.publisher.upkeep import Upkeep
@@ -67,9 +68,9 @@ BUSY_S = 1.0
 KAFKA_AWAY = "Kafka is away"
 POLL_FACTOR = 1.5
 """How much longer than the one before it each wait of a relay without traffic is."""
-REST_AFTER_S, REST_FACTOR, REST_MOST_S = 60.0, 4, 0.1
-"""Without a message for so long, the longest wait is so many times as long, but no longer than this: what one process
-pays for each of many databases is its polls, and the first message afterwards comes within a tenth of a second."""
+REST_FACTOR, REST_MOST_S = 4, 0.1
+"""For a relay that rests the longest wait is so many times as long, but no longer than this: what one process pays for
+each of many databases is how often it looks, and the first message afterwards comes within a tenth of a second."""
 
 
 class UnsettledError(RuntimeError):
@@ -110,8 +111,10 @@ class Relay:
             again by the next relay.
     """
 
-    def __init__(self, options: RelayOptions) -> None:
+    def __init__(self, options: RelayOptions, positions: Positions | None = None) -> None:
+        """Prepare a relay; `positions` is shared by those of one process."""
         self._options = options
+        self._positions = positions or Positions()
         self._owner = lease.owner_name()
         named = {"client.id": f"outbox-relay-{self._owner.replace(':', '-')}", **options.kafka}
         self._settings = producer_settings(options.bootstrap_servers, named)
@@ -253,7 +256,16 @@ class Relay:
         rows = Rows()
         topics = TopicWatch(conn, lookup, refresher, rows.topics)
         hands = Hands(
-            conn, held, ahead, silence, topics, replication, rows, self._settings, self._options.page
+            conn,
+            held,
+            ahead,
+            silence,
+            topics,
+            replication,
+            rows,
+            self._settings,
+            self._options.page,
+            self._positions,
         )
         hands.begin_span = self._options.begin_span
         session = Session(hands, upkeep, renewal)

@@ -19,6 +19,7 @@ from outbox_relay.publisher.hands.opening import Hands
 from outbox_relay.publisher.hands.pauses import BROKEN_PAUSE_LAST_S, PauseAfterFailure
 from outbox_relay.publisher.lease import LOCK_WAIT_S, LanesLockedError, LeaseLostError
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
+from outbox_relay.publisher.local_wal import Quiet
 from outbox_relay.publisher.locked import LockedRows, report_locked
 from outbox_relay.publisher.loop import Loop
 from outbox_relay.publisher.renewal import Renewal
@@ -29,6 +30,8 @@ from outbox_relay.text.logs import Log
 
 log = Log("lanes")
 
+REST_AFTER_S = 60.0
+"""Without a message for so long a relay rests: it looks less often, and only when something was written."""
 RETIRE_EVERY_S = 1.0
 FEW = 100
 """With fewer messages than this in a turn the relay rests before the next one."""
@@ -70,6 +73,7 @@ class Session:
         self._shares = Shares(hands.conn, hands.lease)
         self._locked = LockedRows(hands.conn)
         self._delayed = Delayed(hands.conn)
+        self._quiet = Quiet(hands.statements, hands.positions)
         self._floors: dict[int, Snapshot] = {}
         self._doubted: dict[int, int] = {}
         self._batch = 0
@@ -119,6 +123,10 @@ class Session:
             KafkaUnavailableError: no broker replies about a topic.
         """
         published = self.counts.published
+        if self._is_quiet():
+            self._renewal.beat()
+            time.sleep(wait)
+            return False
         try:
             self._look_after()
             loop = self._loop
@@ -133,6 +141,12 @@ class Session:
         if self.counts.published - published < FEW:
             self._rest(loop, wait if not found else min(wait, REST_S))
         return found
+
+    def _is_quiet(self) -> bool:
+        now, loop = time.monotonic(), self._loop
+        if loop is None or now - self.counts.last_found < REST_AFTER_S or not loop.is_idle:
+            return False
+        return self._hands.asks and self._quiet.lasts(now, self._delayed.due_at)
 
     def _rest(self, loop: Loop, seconds: float) -> None:
         if loop.core.streams.by_name and loop.silence.away_since is None:

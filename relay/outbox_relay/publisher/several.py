@@ -1,7 +1,7 @@
 """One process for several databases: a relay for each, in a thread of its own.
 
-Relays share nothing but the process: each has its own connections, lease, producer and pauses. What happens between any
-two lines:
+Relays share nothing but the process, and what they know of their servers' logs (local_wal.py): each has its own
+connections, lease, producer and pauses. What happens between any two lines:
 
 - A database or its brokers go away: the relay of it waits, as it does alone; the others go on.
 - An error ends one relay (a schema that is newer, relays that cannot share lanes, a defect): it is logged with the
@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 
 from outbox.backoff import Backoff
+from outbox_relay.publisher.local_wal import Positions
 from outbox_relay.publisher.service import Relay, RelayOptions, UnsettledError
 from outbox_relay.publisher.vitals import Vitals
 from outbox_relay.text import logs
@@ -48,7 +49,8 @@ class Relays:
             KafkaSettingError: a Kafka setting is unknown or would break a promise.
         """
         self._databases = dict(databases)
-        self._running = {name: Relay(options) for name, options in self._databases.items()}
+        self._positions = Positions()
+        self._running = {name: self._make(name) for name in self._databases}
         self._stopping = threading.Event()
         self._failed: dict[str, str] = {}
 
@@ -79,11 +81,14 @@ class Relays:
         if self._failed:
             raise SomeFailedError("\n".join(f"{name}: {text}" for name, text in self._failed.items()))
 
+    def _make(self, name: str) -> Relay:
+        return Relay(self._databases[name], self._positions)
+
     def _keep_running(self, name: str) -> None:
         with logs.context(database=name):
             backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
             while not self._run_once(name, backoff):
-                self._running[name] = Relay(self._databases[name])
+                self._running[name] = self._make(name)
 
     def _run_once(self, name: str, backoff: Backoff) -> bool:
         """Run one relay to its end; return whether it was the last one."""

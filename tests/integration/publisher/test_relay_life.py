@@ -5,14 +5,15 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from outbox_relay.publisher import service
+from outbox_local.stack.api import Stack
+from outbox_relay.publisher import local_wal, service, session
 from outbox_relay.publisher.session import Session
 from tests.support.concurrent_writers import Writers
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import connect, decide, insert, insert_numbered, numbered, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.relay_thread import RelayThread
-from tests.support.servers import MakeDatabase
+from tests.support.servers import MakeDatabase, MakeTopic
 from tests.support.waiting import wait_until
 
 
@@ -153,6 +154,54 @@ def test_half_messages_are_published_when_they_are_committed_and_never_before(
     }
 
 
+def rest_after(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    for module in (service, session):
+        monkeypatch.setattr(module, "REST_AFTER_S", seconds)
+
+
+def test_a_relay_that_rests_looks_when_something_is_written_or_due(
+    private_database: str,
+    private_stack: Stack,
+    make_private_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Time alone makes it look only at what is due: nothing else is written, and no lease is renewed meanwhile."""
+    left_out = [False]
+    lasts = local_wal.Quiet.lasts
+
+    def note(quiet: local_wal.Quiet, now: float, due: float) -> bool:
+        left_out.append(lasts(quiet, now, due))
+        return left_out[-1]
+
+    def rests() -> bool:
+        left_out.clear()
+        wait_until(lambda: left_out[-20:] == [True] * 20, "it leaves turns out")
+        return True
+
+    monkeypatch.setattr(local_wal.Quiet, "lasts", note)
+    monkeypatch.setattr(local_wal, "LOOK_S", 3600.0)
+    rest_after(monkeypatch, 0.2)
+    topic = make_private_topic()
+    with (
+        connect(private_database) as conn,
+        RelayThread(private_database, private_stack.bootstrap_servers, lease=3600.0),
+    ):
+        insert(conn, topic, "k", b"k:0")
+        wait_published(conn)
+        assert rests()
+        insert(conn, topic, "k", b"k:1")
+        wait_published(conn)
+        assert rests()
+        conn.execute("SET synchronous_commit = off")
+        insert(conn, topic, "k", b"k:2")
+        wait_published(conn)
+        due = conn.execute("SELECT (clock_timestamp() + interval '4 seconds')::text").fetchone()
+        insert(conn, topic, "k", b"k:3", deliver_at=due[0])  # type: ignore[index]
+        assert rests()
+        servers = private_stack.bootstrap_servers
+        wait_until(lambda: len(read_topic(servers, topic)) == 4, "the delayed one is published")
+
+
 def test_a_relay_without_messages_rests_longer_and_a_message_ends_that(
     database: str, bootstrap_servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +213,7 @@ def test_a_relay_without_messages_rests_longer_and_a_message_ends_that(
         return run_once(session, wait)
 
     monkeypatch.setattr(Session, "run_once", note)
-    monkeypatch.setattr(service, "REST_AFTER_S", 2.0)
+    rest_after(monkeypatch, 2.0)
     with connect(database) as conn, RelayThread(database, bootstrap_servers, poll_max=0.02):
         wait_until(lambda: waits and waits[-1] == 0.08, "it rests")
         rested = len(waits)

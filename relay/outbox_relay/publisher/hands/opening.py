@@ -25,7 +25,7 @@ from outbox_relay.publisher.hands.wires import Wires
 from outbox_relay.publisher.hands.writes import Writes
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publisher.lease import Lease
-from outbox_relay.publisher.local_wal import can_ask_what_is_flushed
+from outbox_relay.publisher.local_wal import Positions, can_ask_what_is_flushed
 from outbox_relay.publisher.loop import Loop
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.prepared import PreparedStatements
@@ -54,6 +54,7 @@ class Hands:
     rows: Rows
     settings: Mapping[str, Any]
     page: int
+    positions: Positions
     begin_span: Begin | None = None
     counts: Counts = field(default_factory=Counts)
     statements: PreparedStatements = field(init=False)

@@ -1,0 +1,75 @@
+"""A relay that rests leaves turns out while its server's log does not grow, and nothing is due."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outbox_relay.publisher import local_wal
+from outbox_relay.publisher.local_wal import LOOK_S, Positions, Quiet
+from outbox_relay.publisher.prepared import Call
+
+NEVER = float("inf")
+
+
+class Server:
+    """Replies to what relays ask of a server."""
+
+    def __init__(self, name: bytes = b"one") -> None:
+        self.name, self.log, self.asked = name, b"0/1 0/1", 0
+
+    def run(self, call: Call) -> Any:
+        """Return the server's name, or where its log ends."""
+        self.is_log = b"insert_lsn" in call.statement.text
+        self.asked += self.is_log
+        return self
+
+    def get_value(self, row: int, column: int) -> bytes | None:
+        return self.log if self.is_log else self.name
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    monkeypatch.setattr(local_wal, "FRESH_S", -1.0)
+    return Server()
+
+
+def quiet(server: Any, positions: Positions | None = None) -> Quiet:
+    return Quiet(server, positions or Positions())
+
+
+def test_it_lasts_while_nothing_is_written(server: Server) -> None:
+    one = quiet(server)
+    assert [one.lasts(0.0, NEVER), one.lasts(0.1, NEVER)] == [False, True]
+    server.log = b"0/2 0/1"
+    assert [one.lasts(0.2, NEVER), one.lasts(0.3, NEVER)] == [False, True]
+    server.log = b"0/2 0/2"
+    assert not one.lasts(0.4, NEVER), "what was written before is flushed, and so it is seen"
+
+
+def test_it_ends_when_something_is_due_and_after_a_second(server: Server) -> None:
+    one = quiet(server)
+    assert [one.lasts(at, 0.5) for at in (0.0, 0.4, 0.6)] == [False, True, False]
+    assert [one.lasts(at, NEVER) for at in (1.0, 1.1, 0.9 + LOOK_S, 1.1 + LOOK_S)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_a_server_that_waits_for_a_standby_is_never_quiet(server: Server) -> None:
+    server.log = None  # type: ignore[assignment]
+    one = quiet(server)
+    assert not any(one.lasts(at / 10, NEVER) for at in range(5))
+
+
+def test_relays_of_one_server_ask_once_and_those_of_another_one_for_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local_wal, "FRESH_S", 3600.0)
+    positions, one, other = Positions(), Server(), Server(b"another")
+    for server in (one, one, one, other):
+        quiet(server, positions).lasts(0.0, NEVER)
+    assert (one.asked, other.asked) == (1, 1)
