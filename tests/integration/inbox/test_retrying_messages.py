@@ -34,9 +34,7 @@ def retrying(dsn: str, *options: str) -> list[Row]:
 
 
 @pytest.mark.feature("H-60")
-def test_a_message_that_fails_is_shown_until_it_succeeds(
-    inbox: InboxStage, topic: str
-) -> None:
+def test_a_message_that_fails_is_shown_until_it_succeeds(inbox: InboxStage, topic: str) -> None:
     listener, given = Failing(), ("--dsn", inbox.dsn)
     inbox.produce_numbered(topic, 6, keys=2)
     with inbox.consumer(topic, listener, orderly=True, delays=DelaySchedule.of([0, "1h", "1h"])):
