@@ -137,6 +137,39 @@ def test_a_pause_that_is_not_allowed_is_the_error_of_its_message(inbox: InboxSta
     assert "delay: -1; allowed: 0 to 315360000 seconds (ten years), or a text such as '10s'" in error
 
 
+def test_a_dead_head_whose_key_is_locked_waits_and_delays_no_other_key(inbox: InboxStage, topic: str) -> None:
+    inbox.produce_numbered(topic, NUMBERS, keys=2)
+    listener = saying(returns_dead, is_batch=False)
+    with inbox.consumer(topic, listener, orderly=True), psycopg.connect(inbox.dsn) as other:
+        inbox.wait_applied(5)
+        wait_until(lambda: inbox.count("outbox.inbox_parked") == 3, "the key is held")
+        [number] = [
+            row[0] for row in inbox.conn.execute("SELECT id FROM outbox.inbox_parked WHERE state = 'dead'")
+        ]
+        other.execute("SELECT FROM outbox.inbox_held_key FOR UPDATE")
+        inbox.produce_numbered(topic, NUMBERS, keys=2, start=NUMBERS)
+        inbox.conn.execute(
+            "UPDATE outbox.inbox_parked SET state = 'retry', due_at = now() WHERE id = %s", [number]
+        )
+        wait_until(lambda: [row[:2] for row in parked(inbox)] == [("dead", 2)], "it is dead again")
+        inbox.wait_applied(9)
+        assert inbox.count("outbox.inbox_parked") == 3, "what comes behind it waits for the lock"
+        other.rollback()
+        wait_until(lambda: inbox.count("outbox.inbox_parked") == 7, "and is parked then")
+    assert inbox.by_key() == {"k0": [0], "k1": [*range(1, 16, 2)]}
+
+
+def test_what_a_listener_states_holds_whatever_isolation_the_database_sets(
+    inbox: InboxStage, topic: str
+) -> None:
+    database = inbox.conn.info.dbname
+    inbox.conn.execute(
+        f"ALTER DATABASE {database} SET default_transaction_isolation = 'serializable'".encode()
+    )
+    consume(inbox, topic, "orderly", returns_dead)
+    assert [row[:2] for row in parked(inbox)] == [("dead", 1)]
+
+
 @pytest.mark.parametrize("said", [raises, returns_dead])
 def test_a_retry_without_another_try_is_dead_and_counted(
     inbox: InboxStage, topic: str, said: Callable[..., Consumed]
