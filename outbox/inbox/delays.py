@@ -28,8 +28,18 @@ class DelaySchedule:
 
     pauses: tuple[float, ...]
     """Seconds before each retry."""
-    never_retry: tuple[type[Exception], ...] = field(default=(), kw_only=True)
+    never_retry: Sequence[type[Exception]] = field(default=(), kw_only=True)
     """Exceptions of a listener after which its message is dead at once."""
+
+    def __post_init__(self) -> None:
+        given: object = self.never_retry
+        if not isinstance(given, list | tuple) or not all(
+            isinstance(each, type) and issubclass(each, Exception) for each in given
+        ):
+            raise ConfigurationError(
+                f"never_retry: {given!r}; allowed: a list of classes of exceptions, such as [ValueError, KeyError]"
+            )
+        object.__setattr__(self, "never_retry", tuple(given))
 
     @classmethod
     def levels(
@@ -49,7 +59,8 @@ class DelaySchedule:
             never_retry: exceptions of a listener after which its message is dead at once.
 
         Raises:
-            ConfigurationError: A level cannot be read, or a number is out of range.
+            ConfigurationError: A level cannot be read, a number is out of range, or `never_retry` has something else than
+                classes of exceptions.
         """
         pauses = [seconds_of(text) for text in levels.split()]
         if not pauses or not 1 <= first <= len(pauses) or not 0 <= retries <= 1000:
@@ -58,7 +69,7 @@ class DelaySchedule:
             )
         last = len(pauses) - 1
         chosen = tuple(pauses[min(first - 1 + number, last)] for number in range(retries))
-        return cls(chosen, never_retry=_classes(never_retry))
+        return cls(chosen, never_retry=never_retry)
 
     @classmethod
     def of(
@@ -67,9 +78,9 @@ class DelaySchedule:
         """Make a schedule of your own: seconds, or texts such as `500ms`, `10s`, `2m`; `never_retry` as of `levels`.
 
         Raises:
-            ConfigurationError: A pause cannot be read.
+            ConfigurationError: A pause cannot be read, or `never_retry` as of `levels`.
         """
-        return cls(tuple(seconds_of(pause) for pause in pauses), never_retry=_classes(never_retry))
+        return cls(tuple(seconds_of(pause) for pause in pauses), never_retry=never_retry)
 
     def after(self, attempts: int) -> float | None:
         """Return the pause after so many failed attempts; None: the message is dead."""
@@ -78,24 +89,9 @@ class DelaySchedule:
     def next(self, failure: Failure, attempts: int) -> float | None:
         """Return the pause after so many failed attempts, the last one by this failure; None: the message is dead."""
         pause = self.after(attempts)
-        if pause is None or failure.is_final or issubclass(failure.kind, self.never_retry):
+        if pause is None or failure.is_final or issubclass(failure.kind, tuple(self.never_retry)):
             return None
         return pause if failure.pause is None else failure.pause
-
-
-def _classes(never_retry: Sequence[type[Exception]]) -> tuple[type[Exception], ...]:
-    """Return classes of exceptions as `issubclass` takes them.
-
-    Raises:
-        ConfigurationError: It is no list of such.
-    """
-    if not isinstance(never_retry, list | tuple) or not all(
-        isinstance(each, type) and issubclass(each, Exception) for each in never_retry
-    ):
-        raise ConfigurationError(
-            f"never_retry: {never_retry!r}; allowed: a list of classes of exceptions, such as [ValueError, KeyError]"
-        )
-    return tuple(never_retry)
 
 
 def seconds_of(pause: float | str) -> float:
