@@ -59,8 +59,8 @@ class DelaySchedule:
             never_retry: exceptions of a listener after which its message is dead at once.
 
         Raises:
-            ConfigurationError: A level cannot be read, a number is out of range, or `never_retry` has something else than
-                classes of exceptions.
+            ConfigurationError: A level cannot be read, a number is out of range, or something in `never_retry` is not a
+                class of exceptions.
         """
         pauses = [seconds_of(text) for text in levels.split()]
         if not pauses or not 1 <= first <= len(pauses) or not 0 <= retries <= 1000:
