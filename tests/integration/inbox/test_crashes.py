@@ -6,6 +6,7 @@ The schedule of each test is in its parameters: between which two lines of `outb
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_a_kill_around_a_death_leaves_one_dead_letter_with_its_key_behind_it(
     for number in range(10):
         inbox.produce(topic, f"k{number % 2}", str(number))
     inbox.flush()
-    options = {"fails": 4, "never_retries": True, "group_instance_id": "only"}
+    options: dict[str, Any] = {"fails": 4, "never_retries": True, "group_instance_id": "only"}
     with ConsumerProcess(inbox, topic, "a", dies=step, body="4", **options) as first:
         first.wait_killed()
     with ConsumerProcess(inbox, topic, "b", **options) as second:
