@@ -118,7 +118,7 @@ class SubscriptionConflictError(OutboxError):
 
 
 class ListenerError(OutboxError):
-    """A listener returned something that is not a `ConsumeResult`, or ended the transaction that it was given."""
+    """A listener returned nothing that is allowed, or ended the transaction that it was given."""
 
 
 class ConsumerFailedError(OutboxError):

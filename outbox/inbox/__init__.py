@@ -8,7 +8,7 @@ from outbox.inbox.consumer import PushConsumer
 from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.header_filters import HeaderFilter
 from outbox.inbox.messages import ConsumedMessage
-from outbox.inbox.results import ConsumeResult
+from outbox.inbox.results import ConsumeResult, ReconsumeLater
 from outbox.inbox.starts import FIRST, LAST, ConsumeFrom
 from outbox.inbox.tags import TagExpression
 from outbox.inbox.vitals import ConsumerVitals, PartitionVitals
@@ -25,5 +25,6 @@ __all__ = [
     "Limits",
     "PartitionVitals",
     "PushConsumer",
+    "ReconsumeLater",
     "TagExpression",
 ]

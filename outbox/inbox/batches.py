@@ -35,14 +35,14 @@ from dataclasses import dataclass, field
 from outbox.drivers.psycopg_sync import run
 from outbox.errors import ListenerError
 from outbox.inbox import batch_plans
-from outbox.inbox.failures import Failure, LockedError, reported
-from outbox.inbox.handling import LATER, Connection, Listener, call_listener
+from outbox.inbox.failures import Failure, LockedError
+from outbox.inbox.handling import Connection, Listener, call_listener
 from outbox.inbox.messages import Attempt, ConsumedMessage, Delivery
-from outbox.inbox.results import ConsumeResult
+from outbox.inbox.results import RESULTS, Consumed, ConsumeResult, failure_of, is_success
 from outbox.inbox.sessions import locked_by_others
 
-BatchListener = Callable[[Connection, list[ConsumedMessage]], ConsumeResult | Sequence[ConsumeResult]]
-_ALLOWED = "allowed for a batch: a ConsumeResult, or a list that has one for each message"
+BatchListener = Callable[[Connection, list[ConsumedMessage]], Consumed | Sequence[Consumed]]
+_ALLOWED = f"allowed for a batch: {RESULTS}, or a list that has one for each message"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +87,26 @@ class _Taken:
 def one_by_one(listener: BatchListener) -> Listener:
     """Make a listener of single messages of a batch listener: it gets a list of one."""
 
-    def called(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
+    def called(conn: Connection, message: ConsumedMessage) -> Consumed:
         return results_of(listener(conn, [message]), 1)[0]
 
     return called
 
 
-def results_of(result: object, count: int) -> list[ConsumeResult]:
+def results_of(result: object, count: int) -> list[Consumed]:
     """Return one result for each message.
 
     Raises:
         ListenerError: The listener returned something else.
     """
-    if isinstance(result, ConsumeResult):
+    if isinstance(result, Consumed):
         return [result] * count
     if not isinstance(result, list | tuple):
         raise ListenerError(f"the listener returned {type(result).__name__}; {_ALLOWED}")
     if len(result) != count:
         raise ListenerError(f"the listener returned {len(result)} results for {count} messages; {_ALLOWED}")
     for each in result:
-        if not isinstance(each, ConsumeResult):
+        if not isinstance(each, Consumed):
             raise ListenerError(f"the listener returned a list with {type(each).__name__}; {_ALLOWED}")
     return list(result)
 
@@ -141,24 +141,24 @@ def handle_batch(
     attempt = Attempt(taken.xid)
     begins(attempt, taken.new)
     messages = [deliveries[place].message for place in taken.new]
-    results: list[ConsumeResult] = []
+    results: list[Consumed] = []
 
     def called(conn: Connection, _: ConsumedMessage) -> ConsumeResult:
         results[:] = results_of(listener(conn, messages), len(messages))
-        is_success = all(each is ConsumeResult.SUCCESS for each in results)
-        return ConsumeResult.SUCCESS if is_success else ConsumeResult.DISCARD
+        return ConsumeResult.SUCCESS if is_success(results) else ConsumeResult.DISCARD
 
     if call_listener(conn, called, messages[0], attempt) is ConsumeResult.SUCCESS:
         conn.commit()
         outcome.done, outcome.applied = taken.new, len(taken.new)
         return outcome
     conn.rollback()
-    by_result = {
-        each: [p for p, found in zip(taken.new, results, strict=True) if found is each] for each in results
-    }
-    outcome.again = by_result.get(ConsumeResult.SUCCESS, [])
-    outcome.failed = dict.fromkeys(by_result.get(ConsumeResult.RECONSUME_LATER, []), reported(LATER))
-    if discarded := by_result.get(ConsumeResult.DISCARD):
+    discarded: list[int] = []
+    for place, result in zip(taken.new, results, strict=True):
+        if (failure := failure_of(result)) is not None:
+            outcome.failed[place] = failure
+        else:
+            (outcome.again if result is ConsumeResult.SUCCESS else discarded).append(place)
+    if discarded:
         try:
             with locked_by_others():
                 recorded = run(

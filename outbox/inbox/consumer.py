@@ -94,8 +94,8 @@ class PushConsumer:
             group: the name of the consumer group, in Kafka and in PostgreSQL.
             topics: a tag expression for each topic: `"*"`, or `"paid || sent"`; or a function of the headers that
                 returns True or False, or a `HeaderFilter`.
-            listener: called with a connection and a message; returns a `ConsumeResult`. An `async def` gets a
-                `psycopg.AsyncConnection`.
+            listener: called with a connection and a message; returns a `ConsumeResult` or a `ReconsumeLater`. An
+                `async def` gets a `psycopg.AsyncConnection`.
             dsn: of the database in which the listener writes, or a callable that returns a new `psycopg.Connection`.
             kafka: settings of librdkafka; `bootstrap.servers` at least.
             consume_from: `FIRST`, `LAST` or `ConsumeFrom.timestamp(…)`; used by a group only that is new to a topic.
@@ -108,7 +108,7 @@ class PushConsumer:
             workers: how many listeners run at a time. Partitions take turns: a flood of one delays a message of another
                 one by as long as the workers need for a message of each partition.
             retry_workers: how many retries run at a time, besides; others wait only while all of these run.
-            delays: how long a message waits before each retry; RocketMQ's levels, 16 of them from 10 s on, by default.
+            delays: the pauses before retries, and errors that get none; by default 16 of RocketMQ's levels, from 10 s.
             timeout: seconds after which a listener is given up and its message is parked.
             drain: seconds to wait for running listeners when a partition is given away.
             on_gap: what to do when Kafka has deleted messages that the group has not handled: "stop" reading the

@@ -26,7 +26,7 @@ from outbox.inbox.batches import BatchListener, results_of
 from outbox.inbox.counts import MessageCounts
 from outbox.inbox.handling import Connection, Listener
 from outbox.inbox.messages import ConsumedMessage
-from outbox.inbox.results import ConsumeResult
+from outbox.inbox.results import Consumed, ConsumeResult
 
 log = logging.getLogger("outbox.inbox")
 
@@ -51,7 +51,7 @@ class Decoding:
     def single(self, listener: Listener) -> Listener:
         """Return a listener that decodes one message."""
 
-        def called(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
+        def called(conn: Connection, message: ConsumedMessage) -> Consumed:
             decoded = self.decoded(conn, message)
             return ConsumeResult.DISCARD if decoded is None else listener(conn, decoded)
 
@@ -60,7 +60,7 @@ class Decoding:
     def batch(self, listener: BatchListener) -> BatchListener:
         """Return a listener that decodes a list of messages."""
 
-        def called(conn: Connection, messages: list[ConsumedMessage]) -> Sequence[ConsumeResult]:
+        def called(conn: Connection, messages: list[ConsumedMessage]) -> Sequence[Consumed]:
             decoded = [self.decoded(conn, message) for message in messages]
             readable = [message for message in decoded if message is not None]
             found = iter(results_of(listener(conn, readable), len(readable)) if readable else ())

@@ -31,6 +31,12 @@ class Failure:
     fingerprint: str
     """The same for failures of one cause: exception, place in the application's code, text without numbers."""
     error: str
+    kind: type[BaseException] = BaseException
+    """The class of the listener's exception, if it raised one."""
+    pause: float | None = None
+    """Seconds until the next try, if the listener has chosen them."""
+    is_final: bool = False
+    """Whether another try is of no use: the message is dead."""
 
 
 class InterruptedListenerError(Exception):
@@ -53,12 +59,12 @@ def describe(error: BaseException) -> Failure:
     full = "".join(traceback.format_exception(error))
     if len(full) > _LONGEST:
         full = f"{full[: _LONGEST // 2]}\n[…]\n{full[-_LONGEST // 2 :]}"
-    return Failure(_clean(f"{kind} at {place}: {text}"), _clean(full))
+    return Failure(_clean(f"{kind} at {place}: {text}"), _clean(full), type(error))
 
 
-def reported(summary: str) -> Failure:
+def reported(summary: str, *, pause: float | None = None, is_final: bool = False) -> Failure:
     """Describe a failure that is not an exception."""
-    return Failure(_clean(summary), _clean(summary))
+    return Failure(_clean(summary), _clean(summary), pause=pause, is_final=is_final)
 
 
 def timed_out(seconds: float) -> Failure:
@@ -81,6 +87,7 @@ def killed(runs: int) -> Failure:
         KILLED,
         f"{KILLED}: {runs} runs were counted that neither succeeded nor failed. The message may be to blame (out of "
         "memory, a crash, an exit), or something else that ended the process",
+        is_final=True,
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, cast
 
@@ -24,18 +24,17 @@ from outbox.inbox.guard import guarded
 from outbox.inbox.header_filters import UndecidedError
 from outbox.inbox.messages import Attempt, ConsumedMessage, Delivery
 from outbox.inbox.parked_rows import BEGINNING, Retry
-from outbox.inbox.results import ConsumeResult
+from outbox.inbox.results import RESULTS, Consumed, ConsumeResult, failure_of
 from outbox.inbox.round_trips import begin_and_take, check_and_commit
 from outbox.inbox.sessions import locked_by_others
 from outbox.inbox.settings import Subscribed
 
 Connection = psycopg.Connection[Any]
-Listener = Callable[[Connection, ConsumedMessage], ConsumeResult]
+Listener = Callable[[Connection, ConsumedMessage], Consumed]
 CountRun = Callable[[Delivery, bool], int]
 """Counts durably that a run of a message, or a retry, begins; returns in how many processes it has begun."""
 Commit = Callable[[Connection, str], None]
 """Commits the transaction of a connection if it has this number; see `check_and_commit`."""
-LATER = "the listener returned RECONSUME_LATER"
 log = logging.getLogger("outbox.inbox")
 _KEEPS_TRANSACTION = "listener_keeps_transaction"
 
@@ -311,7 +310,7 @@ def call_listener(
     if commit and failure is None and result is ConsumeResult.SUCCESS and not attempt.ended:
         failure = _commit(conn, attempt, commit)
     elif failure is None or attempt.ended:
-        failure = _left(conn, attempt, take_back) or failure
+        failure = _joined(_left(conn, attempt, take_back), failure)
     if failure is not None:
         take_back(conn)
         raise ListenerFailedError(failure)
@@ -323,12 +322,8 @@ def call_listener(
 
 def _unusable(conn: Connection, result: object) -> Failure | None:
     """Return a failure if a listener that returned has not succeeded."""
-    if not isinstance(result, ConsumeResult):
-        return describe(
-            ListenerError(f"the listener returned {type(result).__name__}; allowed: a ConsumeResult")
-        )
-    if result is ConsumeResult.RECONSUME_LATER:
-        return reported(LATER)
+    if not isinstance(result, Consumed):
+        return describe(ListenerError(f"the listener returned {type(result).__name__}; allowed: {RESULTS}"))
     if result is ConsumeResult.SUCCESS and conn.info.transaction_status == TransactionStatus.INERROR:
         return describe(
             ListenerError(
@@ -336,7 +331,14 @@ def _unusable(conn: Connection, result: object) -> Failure | None:
                 "wrote can be committed; allowed: let the error pass, or use `with conn.transaction():`"
             )
         )
-    return None
+    return failure_of(result)
+
+
+def _joined(left: Failure | None, failure: Failure | None) -> Failure | None:
+    """Return one failure of a listener that ended its transaction and failed: what it said of other tries holds."""
+    if left is None or failure is None:
+        return left or failure
+    return replace(failure, fingerprint=left.fingerprint, error=f"{left.error}\nAfterwards: {failure.error}")
 
 
 def _left(conn: Connection, attempt: Attempt, take_back: Callable[[Connection], None]) -> Failure | None:

@@ -152,14 +152,13 @@ def park(
         return (yield from park_too_old(group, delivery, failure))
     if failure.fingerprint == UNREADABLE_HEADERS:
         return (yield from park_dead(group, delivery, failure, attempts=0))
-    is_killed = failure.fingerprint == KILLED
-    pause = None if is_killed else delays.after(1)
+    pause = delays.next(failure, 1)
     state = "dead" if pause is None else "retry"
     if delivery.order_key is not None:
         rows = yield Statement(SQL["hold"], (str(group), str(delivery.topic_id), delivery.order_key))
         if not rows[0][0]:
             state, pause = "waiting", None
-    attempts = MOST_RETRY_RUNS if is_killed else 1
+    attempts = MOST_RETRY_RUNS if failure.fingerprint == KILLED else 1
     rows = yield _park(group, delivery, state, failure, attempts=attempts, pause=pause)
     return Parked(state, rows[0][0] if rows else None, failure)
 
@@ -271,7 +270,7 @@ def failed_again(retry: Retry, failure: Failure, delays: DelaySchedule) -> Plan[
     In the transaction of `next_due`, or in a new one after that has ended. None if somebody else has dealt with it. A
     retry that its listener has committed is dead already.
     """
-    pause = None if failure.fingerprint == KILLED else delays.after(retry.attempts + 1)
+    pause = delays.next(failure, retry.attempts + 1)
     rows = yield Statement(
         SQL["failed_again"],
         (

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
+
+from outbox.inbox.delays import seconds_of
+from outbox.inbox.failures import Failure, reported
 
 
 class ConsumeResult(Enum):
@@ -16,6 +20,38 @@ class ConsumeResult(Enum):
     """RocketMQ 5.x's name of RECONSUME_LATER."""
     DISCARD = "DISCARD"
     """Take back what the listener wrote; the message is done without an effect."""
+    DEAD = "DEAD"
+    """Take back what the listener wrote; the message is a dead letter at once, without another try."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReconsumeLater:
+    """RECONSUME_LATER after a pause of the listener's own: seconds, or a text such as `30s` or `5m`.
+
+    The attempt counts like others: after the last one of the group's delays the message is dead.
+
+    Raises:
+        ConfigurationError: The pause cannot be read, or is out of range.
+    """
+
+    pause: float | str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pause", seconds_of(self.pause))
+
+
+Consumed = ConsumeResult | ReconsumeLater
+"""What becomes of one message."""
+RESULTS = "a ConsumeResult, or ReconsumeLater(…)"
+
+
+def failure_of(result: Consumed) -> Failure | None:
+    """Return why a message failed whose listener returned this; None: it did not fail."""
+    if isinstance(result, ReconsumeLater):
+        return reported("the listener returned ReconsumeLater", pause=seconds_of(result.pause))
+    if result in (ConsumeResult.RECONSUME_LATER, ConsumeResult.DEAD):
+        return reported(f"the listener returned {result.name}", is_final=result is ConsumeResult.DEAD)
+    return None
 
 
 def is_success(result: object) -> bool:

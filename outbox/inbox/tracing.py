@@ -10,17 +10,15 @@ lines, nothing of the inbox differs: the message comes again, and makes another 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from outbox.errors import ListenerError
 from outbox.inbox.batches import BatchListener, results_of
 from outbox.inbox.handling import Connection, Listener
 from outbox.inbox.messages import ConsumedMessage
-from outbox.inbox.results import ConsumeResult
+from outbox.inbox.results import Consumed, ConsumeResult, failure_of
 from outbox.tracing import Tracing
-
-_LATER = ConsumeResult.RECONSUME_LATER
 
 
 def traced(listener: Any, tracing: Tracing, group: str, *, is_batch: bool) -> Any:
@@ -30,25 +28,32 @@ def traced(listener: Any, tracing: Tracing, group: str, *, is_batch: bool) -> An
 
 def _single(listener: Listener, tracing: Tracing, group: str) -> Listener:
 
-    def called(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
+    def called(conn: Connection, message: ConsumedMessage) -> Consumed:
         with tracing.processing(group, [message], is_batch=False) as failed:
             result: object = listener(conn, message)
-            if result is _LATER:
-                failed(_LATER.value)
-            elif not isinstance(result, ConsumeResult):
+            if not isinstance(result, Consumed):
                 failed(ListenerError.__name__)  # `handling` refuses it
-            return cast("ConsumeResult", result)
+                return cast("Consumed", result)
+            _note([result], failed)
+            return result
 
     return called
 
 
 def _batch(listener: BatchListener, tracing: Tracing, group: str) -> BatchListener:
 
-    def called(conn: Connection, messages: list[ConsumedMessage]) -> Sequence[ConsumeResult]:
+    def called(conn: Connection, messages: list[ConsumedMessage]) -> Sequence[Consumed]:
         with tracing.processing(group, messages, is_batch=True) as failed:
             results = results_of(listener(conn, messages), len(messages))
-            if _LATER in results:
-                failed(_LATER.value)
+            _note(results, failed)
             return results
 
     return called
+
+
+def _note(results: Sequence[Consumed], failed: Callable[[str], None]) -> None:
+    """Note why a span failed: the first result that states a failure."""
+    for result in results:
+        if failure_of(result) is not None:
+            failed((result if isinstance(result, ConsumeResult) else ConsumeResult.RECONSUME_LATER).value)
+            return

@@ -33,6 +33,7 @@ class ConsumerProcess:
         tags: str = "*",
         sends_to: str = "",
         fails: int = 0,
+        never_retries: bool = False,
         batch: int | None = None,
         older: str = "",
         **kafka: Any,
@@ -48,6 +49,7 @@ class ConsumerProcess:
             tags: its tag expression.
             sends_to: the topic to which the listener sends each message on by its own outbox; "": none.
             fails: the last digit of the numbers of messages at whose first attempt the listener fails; 0: never.
+            never_retries: whether a message with which its listener fails is dead at once.
             batch: how many messages its listener gets at a time, in no order; None: single messages, in order.
             older: the folder of an older library, see `older_software`; "": the one of this checkout.
             kafka: settings of librdkafka, with `_` for `.`.
@@ -65,6 +67,7 @@ class ConsumerProcess:
             "from": 0,
             "sends_to": sends_to,
             "fails": fails,
+            "never_retries": never_retries,
             "timeout": 2.0,
             "kafka": {
                 "bootstrap.servers": stage.bootstrap_servers,

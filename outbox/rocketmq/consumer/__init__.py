@@ -4,7 +4,7 @@ Both run `outbox.inbox.PushConsumer`: the effect of each message is applied once
 own key only. Needs the extra `consumer` (confluent-kafka). `import outbox.rocketmq` imports nothing of this.
 """
 
-from outbox.inbox import ConsumeResult
+from outbox.inbox import ConsumeResult, ReconsumeLater
 from outbox.rocketmq.consumer.builder import (
     ClientConfiguration,
     FilterExpression,
@@ -41,6 +41,7 @@ __all__ = [
     "MessageModel",
     "PushConsumerBuilder",
     "ReceivedView",
+    "ReconsumeLater",
     "SimpleConsumer",
     "SimpleConsumerBuilder",
     "StaticSessionCredentialsProvider",

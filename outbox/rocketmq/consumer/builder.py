@@ -26,12 +26,13 @@ from outbox.inbox import (
     ConsumeResult,
     DelaySchedule,
     PushConsumer,
+    ReconsumeLater,
     TagExpression,
 )
 from outbox.rocketmq.consumer.received import MessageExt
 from outbox.tracing import Tracing
 
-MessageListener = Callable[[MessageExt], ConsumeResult]
+MessageListener = Callable[[MessageExt], ConsumeResult | ReconsumeLater]
 
 
 class FilterExpressionType(Enum):
@@ -199,6 +200,6 @@ class ListenerOf5x:
             )
         self._consume = cast("MessageListener", consume)
 
-    def __call__(self, conn: Any, message: ConsumedMessage) -> ConsumeResult:
+    def __call__(self, conn: Any, message: ConsumedMessage) -> ConsumeResult | ReconsumeLater:
         """Run the listener with one message."""
         return self._consume(MessageExt(message, conn))

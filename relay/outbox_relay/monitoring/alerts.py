@@ -215,6 +215,14 @@ ALERTS = (
         f"{_GROUP} holds order keys of topic {{{{ $labels.topic }}}} behind messages that fail",
     ),
     AlertRule(
+        "OutboxMessagesFail",
+        "max by (database, group, topic) (outbox_consumer_retries) > 0",
+        "15m",
+        "ticket",
+        f"{_GROUP} fails with {{{{ $value }}}} messages of topic {{{{ $labels.topic }}}}, and tries them again: "
+        "outbox dlq ls --retrying",
+    ),
+    AlertRule(
         "OutboxDeadLetters",
         "max by (database, group, topic) (outbox_dead_letters) > 0",
         "0m",

@@ -116,7 +116,9 @@ FIGURES = {
     "outbox_consumer_idle_members": Described(
         "gauge", ("group", "topic"), "Those of them that have read no partition of any topic for a minute."
     ),
-    "outbox_consumer_retries": Described("gauge", ("group", "topic"), "Messages that wait for another try."),
+    "outbox_consumer_retries": Described(
+        "gauge", ("group", "topic"), "Messages that failed and are tried again."
+    ),
     "outbox_consumer_waiting": Described(
         "gauge", ("group", "topic"), "Messages behind one of their key that failed."
     ),

@@ -197,7 +197,7 @@ class Figures(Periodic):
             # A topic that was deleted and made again has a row for each time.
             group, topic = row["consumer_group"], row["topic"] or NO_NAME
             found = {
-                "outbox_consumer_retries": row["retries_due"] + row["retries_later"],
+                "outbox_consumer_retries": row["retries_failed"],
                 "outbox_consumer_waiting": row["waiting"],
                 "outbox_consumer_held_keys": row["held_keys"],
                 "outbox_dead_letters": row["dead"],

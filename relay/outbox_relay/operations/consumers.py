@@ -28,6 +28,8 @@ class ConsumerTotals:
     groups: int
     dead: int
     retries: int
+    retrying: dict[str, int]
+    """Those by group."""
     held_keys: int
     idle_members: int
     """Members that run and have read no partition for a minute."""

@@ -13,6 +13,9 @@ WITH parked AS (
     SELECT p.group_id, p.topic_id,
         count(*) FILTER (WHERE p.state = 'retry' AND p.due_at <= statement_timestamp()) AS retries_due,
         count(*) FILTER (WHERE p.state = 'retry' AND p.due_at > statement_timestamp()) AS retries_later,
+        -- A message that a SimpleConsumer receives for the first time has not failed.
+        count(*) FILTER (WHERE p.state = 'retry' AND p.attempts > 0
+            AND NOT (p.attempts = 1 AND p.fingerprint = 'received and not acknowledged')) AS retries_failed,
         count(*) FILTER (WHERE p.state = 'waiting') AS waiting,
         count(*) FILTER (WHERE p.state = 'dead') AS dead
     FROM outbox.inbox_parked p GROUP BY p.group_id, p.topic_id
@@ -33,6 +36,7 @@ SELECT g.name AS consumer_group, t.name AS topic, t.kafka_id, g.orderly, g.role:
     coalesce(o.partitions, 0) AS partitions,
     coalesce(p.retries_due, 0) AS retries_due,
     coalesce(p.retries_later, 0) AS retries_later,
+    coalesce(p.retries_failed, 0) AS retries_failed,
     coalesce(p.waiting, 0) AS waiting,
     coalesce(h.keys, 0) AS held_keys,
     coalesce(p.dead, 0) AS dead
@@ -89,15 +93,20 @@ WHERE g.name = %(group)s
 ORDER BY m.started_at, m.member;
 
 -- name: totals
--- How many groups there are, what is parked of all of them, and the members that read no partition, with one of their groups.
-WITH idle AS (
+-- How many groups there are, what is parked of all of them, retries by group, and the members that read no partition, with one
+-- of their groups.
+WITH retrying AS (
+    SELECT p.group_id, count(*) AS messages FROM outbox.inbox_parked p WHERE p.state = 'retry' GROUP BY p.group_id
+), idle AS (
     SELECT m.group_id FROM outbox.consumer_member m
     WHERE m.seen_at > clock_timestamp() - interval '60 seconds' AND m.idle_since < clock_timestamp() - interval '60 seconds'
 )
 SELECT (SELECT count(*) FROM outbox.consumer_group) AS groups, (SELECT count(*) FROM idle) AS idle_members,
     (SELECT min(g.name) FROM outbox.consumer_group g WHERE g.id IN (SELECT group_id FROM idle)) AS idle_group,
     (SELECT count(*) FROM outbox.inbox_parked WHERE state = 'dead') AS dead,
-    (SELECT count(*) FROM outbox.inbox_parked WHERE state = 'retry') AS retries,
+    (SELECT coalesce(sum(r.messages), 0)::bigint FROM retrying r) AS retries,
+    (SELECT coalesce(jsonb_object_agg(g.name, r.messages), '{}')
+     FROM retrying r JOIN outbox.consumer_group g ON g.id = r.group_id) AS retrying,
     (SELECT count(*) FROM outbox.inbox_held_key) AS held_keys;
 
 -- name: lock_group

@@ -62,7 +62,7 @@ def pages(
 ) -> Iterator[list[Row]]:
     """Yield the dead letters that fit, the oldest first, page by page; at most `limit` of them."""
     after, left = 0, limit
-    values = {name: getattr(which, name) for name in ("group", "topic", "failure", "since", "until")}
+    values = _values(which)
     values["ids"] = None if which.ids is None else list(which.ids)
     while left is None or left > 0:
         size = LETTERS_AT_ONCE if left is None else min(LETTERS_AT_ONCE, left)
@@ -73,6 +73,12 @@ def pages(
         yield rows
         after = rows[-1]["id"]
         left = None if left is None else left - len(rows)
+
+
+def retrying(conn: psycopg.Connection[Any], which: DeadLetterFilter, limit: int) -> list[Row]:
+    """Return messages that failed, fit, and are tried again, the next try first; at most `limit` of them."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(STATEMENTS["retrying"], {**_values(which), "limit": limit}).fetchall()
 
 
 def summary(conn: psycopg.Connection[Any], group: str | None = None) -> list[Row]:
@@ -153,6 +159,10 @@ def hold(conn: psycopg.Connection[Any]) -> list[Row]:
             if conn.execute(STATEMENTS["lacks_held_key"]).fetchone() == (False,):
                 break
     return held
+
+
+def _values(which: DeadLetterFilter) -> dict[str, Any]:
+    return {name: getattr(which, name) for name in ("group", "topic", "failure", "since", "until")}
 
 
 def _in_transactions(

@@ -21,6 +21,30 @@ WHERE p.state = 'dead' AND p.id > %(after)s
 ORDER BY p.id
 LIMIT %(limit)s;
 
+-- name: retrying
+-- Messages that failed, fit, and are tried again, the next try first. The index of what is due ends the search in each group at
+-- the limit, however many wait.
+SELECT p.id, g.name AS consumer_group, t.name AS topic, p.part AS partition, p.off AS "offset", p.message_id, p.key, p.attempts,
+    p.failed_at, p.due_at, p.fingerprint AS failure,
+    (SELECT count(*) FROM outbox.inbox_parked w
+     WHERE w.group_id = g.id AND w.topic_id = p.topic_id AND w.order_key = p.order_key AND w.state = 'waiting') AS waiting
+FROM outbox.consumer_group g
+CROSS JOIN LATERAL (
+    SELECT p.id, p.topic_id, p.part, p.off, p.message_id, p.key, p.order_key, p.attempts, p.failed_at, p.due_at, p.fingerprint
+    FROM outbox.inbox_parked p
+    WHERE p.group_id = g.id AND p.state = 'retry' AND p.attempts > 0
+        AND (%(topic)s::text IS NULL OR p.topic_id IN (SELECT n.id FROM outbox.inbox_topic n WHERE n.name = %(topic)s))
+        AND (%(failure)s::text IS NULL OR strpos(p.fingerprint, %(failure)s) > 0)
+        AND (%(since)s::timestamptz IS NULL OR p.failed_at >= %(since)s)
+        AND (%(until)s::timestamptz IS NULL OR p.failed_at < %(until)s)
+    ORDER BY p.due_at
+    LIMIT %(limit)s
+) p
+JOIN outbox.inbox_topic t ON t.id = p.topic_id
+WHERE (%(group)s::text IS NULL OR g.name = %(group)s)
+ORDER BY p.due_at, p.id
+LIMIT %(limit)s;
+
 -- name: summary
 -- Dead letters by group and failure, the most frequent first; `example` is the oldest one.
 SELECT g.name AS consumer_group, p.fingerprint AS failure, count(*) AS messages, min(p.failed_at) AS first_at,

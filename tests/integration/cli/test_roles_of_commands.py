@@ -92,7 +92,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "holds release": ("{later_1} --reason r --wait 0", "--all"),
     "failover ls": ("",),
     "failover scan": (f"--since 1h {KAFKA}",),
-    "dlq ls": ("", "--group {points}"),
+    "dlq ls": ("", "--group {points}", "--retrying"),
     "dlq summary": ("",),
     "dlq show": ("{letter_1}",),
     "dlq export": ("",),

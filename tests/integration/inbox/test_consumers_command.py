@@ -139,6 +139,7 @@ def test_what_failed_is_counted_and_dead_letters_are_a_problem(inbox: InboxStage
         "groups": 1,
         "dead": 1,
         "retries": 1,
+        "retrying": {inbox.group: 1},
         "held_keys": 2,
         "idle_members": 0,
         "idle_group": None,

@@ -6,6 +6,7 @@ The schedule of each test is in its parameters: between which two lines of `outb
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,31 @@ def test_a_kill_at_any_step_applies_each_effect_once(
     assert inbox.count("outbox.inbox") == 10
     assert inbox.count("outbox.inbox_parked") == inbox.count("outbox.inbox_held_key") == 0
     assert inbox.committed(topic) == 10
+
+
+@pytest.mark.feature("H-61")
+@pytest.mark.parametrize("step", [step for step in STEPS if "park" in step or "followers" in step])
+def test_a_kill_around_a_death_leaves_one_dead_letter_with_its_key_behind_it(
+    inbox: InboxStage, make_topic: MakeTopic, step: str
+) -> None:
+    topic = make_topic(partitions=1)
+    for number in range(10):
+        inbox.produce(topic, f"k{number % 2}", str(number))
+    inbox.flush()
+    options: dict[str, Any] = {"fails": 4, "never_retries": True, "group_instance_id": "only"}
+    with ConsumerProcess(inbox, topic, "a", dies=step, body="4", **options) as first:
+        first.wait_killed()
+    with ConsumerProcess(inbox, topic, "b", **options) as second:
+        inbox.wait_applied(7)
+        wait_until(lambda: inbox.count("outbox.inbox_parked") == 3, "its successors wait behind it")
+        wait_until(lambda: inbox.committed(topic) == 10, "all are done")
+        second.stop()
+    assert inbox.by_key() == {"k0": [0, 2], "k1": [1, 3, 5, 7, 9]}
+    found = inbox.conn.execute(
+        "SELECT convert_from(body, 'UTF8'), state, attempts FROM outbox.inbox_parked ORDER BY id"
+    ).fetchall()
+    assert found == [("4", "dead", 1), ("6", "waiting", 0), ("8", "waiting", 0)]
+    assert inbox.count("outbox.inbox_held_key") == 1
 
 
 @pytest.mark.feature("S-92")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import random
+import re
+from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 
 from outbox.errors import ConfigurationError, InvalidSubscriptionError
-from outbox.inbox import FIRST, ConsumeFrom, DelaySchedule, TagExpression, repeats
-from outbox.inbox.failures import describe, is_infrastructure
+from outbox.inbox import FIRST, ConsumeFrom, DelaySchedule, ReconsumeLater, TagExpression, repeats
+from outbox.inbox.failures import describe, is_infrastructure, reported
 from outbox.inbox.messages import RawRecord, Source, born_on, identify, pairs_of
 from outbox.inbox.settings import ConsumerSettings, check_kafka, subscription_of
 from outbox.inbox.starts import Known, decide_start
@@ -89,10 +91,55 @@ def test_retries_wait_for_the_delay_levels_of_rocketmq() -> None:
     assert DelaySchedule.levels(0).after(1) is None
 
 
-@pytest.mark.parametrize("pause", ["", "10", "1 s", "-1s", -1, float("nan"), "5y", True, None])
-def test_a_delay_that_cannot_be_read_is_refused(pause: str) -> None:
-    with pytest.raises(ConfigurationError, match="delay: "):
-        DelaySchedule.of([pause])
+@pytest.mark.feature("H-61")
+@pytest.mark.parametrize(
+    "pause",
+    [
+        "",
+        "10",
+        "1 s",
+        "-1s",
+        -1,
+        float("nan"),
+        float("inf"),
+        -float("inf"),
+        10**400,
+        -(10**400),
+        "3651d",
+        "5y",
+        True,
+        None,
+    ],
+)
+def test_a_delay_that_cannot_be_read_is_refused(pause: Any) -> None:
+    allowed = re.escape("; allowed: 0 to 315360000 seconds (ten years), or a text such as '10s'")
+    for use in (lambda: DelaySchedule.of([pause]), lambda: ReconsumeLater(pause)):
+        with pytest.raises(ConfigurationError, match=f"delay: .*{allowed}"):
+            use()
+
+
+@pytest.mark.feature("H-61")
+@pytest.mark.parametrize(
+    "classes", [ValueError, ["ValueError"], [ValueError()], [KeyboardInterrupt], 7, None]
+)
+def test_only_classes_of_exceptions_are_never_retried(classes: Any) -> None:
+    allowed = re.escape("; allowed: a list of classes of exceptions, such as [ValueError, KeyError]")
+    for make in (DelaySchedule.levels, lambda **options: DelaySchedule.of(["1s"], **options)):
+        with pytest.raises(ConfigurationError, match=f"never_retry: .*{allowed}"):
+            make(never_retry=classes)
+
+
+@pytest.mark.feature("H-61")
+def test_the_pause_of_a_listener_gives_no_more_attempts_than_the_schedule_has() -> None:
+    delays = DelaySchedule.of(["1s", "2s"], never_retry=[LookupError])
+    own, final = reported("later", pause=7200), reported("dead", is_final=True)
+    assert [delays.next(own, attempts) for attempts in (1, 2, 3)] == [7200, 7200, None]
+    assert [delays.next(each, 1) for each in (reported("x"), final)] == [1, None]
+    assert [delays.next(describe(each), 1) for each in (KeyError(), ValueError(), SystemExit())] == [
+        None,
+        1,
+        1,
+    ]
 
 
 @pytest.mark.feature("S-89")

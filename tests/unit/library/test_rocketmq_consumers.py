@@ -11,7 +11,7 @@ import pytest
 
 from outbox.codecs import Codec
 from outbox.errors import ConfigurationError, InvalidSubscriptionError, ListenerError
-from outbox.inbox import FIRST, ConsumedMessage
+from outbox.inbox import FIRST, ConsumedMessage, ReconsumeLater
 from outbox.rocketmq.consumer import (
     ClientConfiguration,
     ConsumeConcurrentlyStatus,
@@ -130,6 +130,66 @@ def test_messages_behind_the_ack_index_come_again(ack_index: int | None, done: i
 
     results = ListenerOf4x(Acknowledging())("connection", [MESSAGE] * 3)
     assert results == [ConsumeResult.SUCCESS] * done + [ConsumeResult.RECONSUME_LATER] * (3 - done)
+
+
+@pytest.mark.feature("H-61")
+@pytest.mark.parametrize(
+    ("level", "again"),
+    [
+        (0, ConsumeResult.RECONSUME_LATER),
+        (-1, ConsumeResult.DEAD),
+        (1, ReconsumeLater("1s")),
+        (18, ReconsumeLater("2h")),
+    ],
+)
+def test_a_concurrent_listener_of_4x_chooses_the_level_of_the_next_try(level: int, again: object) -> None:
+    class Choosing(MessageListenerConcurrently):
+        def consume_message(self, msgs: Any, context: Any) -> Any:
+            context.ack_index, context.delay_level_when_next_consume = 0, level
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    results = ListenerOf4x(Choosing())("connection", [MESSAGE] * 2)
+    assert results == [ConsumeResult.SUCCESS, again], "what is done stays done"
+
+
+@pytest.mark.feature("H-61")
+@pytest.mark.parametrize("level", [-2, 19, 1.5, True, None, "1s"])
+def test_a_level_that_rocketmq_does_not_have_is_refused_by_name(level: Any) -> None:
+    class Choosing(MessageListenerConcurrently):
+        def consume_message(self, msgs: Any, context: Any) -> Any:
+            context.delay_level_when_next_consume = level
+            return ConsumeConcurrentlyStatus.RECONSUME_LATER
+
+    with pytest.raises(ListenerError, match=r"delay_level_when_next_consume: .*; allowed: 1 to 18, 0 for"):
+        ListenerOf4x(Choosing())("connection", [MESSAGE])
+
+
+@pytest.mark.feature("H-61")
+@pytest.mark.parametrize(
+    ("given", "again"),
+    [(-1, ConsumeResult.RECONSUME_LATER), (10, ReconsumeLater(0.01)), (30_000, ReconsumeLater(30))],
+)
+def test_an_orderly_listener_of_4x_chooses_how_long_its_key_waits(given: int, again: object) -> None:
+    assert ListenerOf4x(Suspending(given))("connection", [MESSAGE]) == [again]
+
+
+@pytest.mark.parametrize("given", [0, 9, 30_001, 10.5, -2, None])
+def test_a_suspension_that_rocketmq_does_not_have_is_refused_by_name(given: Any) -> None:
+    with pytest.raises(
+        ListenerError, match=r"suspend_current_queue_time_millis: .*; allowed: 10 to 30000 mill"
+    ):
+        ListenerOf4x(Suspending(given))("connection", [MESSAGE])
+
+
+class Suspending(MessageListenerOrderly):
+    """Suspends for so many milliseconds."""
+
+    def __init__(self, milliseconds: Any) -> None:
+        self._milliseconds = milliseconds
+
+    def consume_message(self, msgs: Any, context: Any) -> Any:
+        context.suspend_current_queue_time_millis = self._milliseconds
+        return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
 
 
 def test_failure_of_5x_is_reconsume_later() -> None:

@@ -16,10 +16,14 @@ from outbox_relay.cli.options import (
     optional_bootstrap_servers_option,
 )
 from outbox_relay.database import connections, schema
-from outbox_relay.operations import consumer_reset
+from outbox_relay.operations import consumer_reset, dlq
 from outbox_relay.operations import consumers as registry
 from outbox_relay.operations.consumer_lag import KafkaOffsets, lag_of, lags
+from outbox_relay.operations.dlq import DeadLetterFilter
 from outbox_relay.operations.messages import Row
+
+MOST_RETRIES = 10
+"""Messages that `outbox consumers show` lists of those that are tried again."""
 
 
 @click.group(cls=CommandGroup)
@@ -78,19 +82,22 @@ def ls(*, dsn: str, bootstrap_servers: str | None, kafka: dict[str, str], as_jso
 def show(
     *, group: str, dsn: str, bootstrap_servers: str | None, kafka: dict[str, str], as_json: bool
 ) -> None:
-    """Show one consumer group: its members, and its position in each partition."""
+    """Show one consumer group: members, the position in each partition, and what is tried again next, ten messages."""
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
         found = registry.find(conn, group)
         members = registry.members(conn, group)
         parked = [row for row in registry.groups(conn) if row["consumer_group"] == group]
         positions = registry.positions(conn, group)
+        registry.apply_policies(conn)
+        retrying = dlq.retrying(conn, DeadLetterFilter(group=group), MOST_RETRIES)
     if bootstrap_servers:
         positions = _with_ends(KafkaOffsets(bootstrap_servers, kafka), positions)
     if as_json:
-        output.emit_json({**found, "members": members, "topics": parked, "partitions": positions})
+        lists = {"members": members, "topics": parked, "partitions": positions, "retrying": retrying}
+        output.emit_json({**found, **lists})
     else:
-        render.group(found, members, positions, has_lag=bool(bootstrap_servers))
+        render.group(found, members, positions, retrying, has_lag=bool(bootstrap_servers))
 
 
 @consumers.command()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from outbox_relay.cli import output
+from outbox_relay.cli.dlq import render
 from outbox_relay.operations.consumer_reset import Reset
 from outbox_relay.operations.messages import Row
 from outbox_relay.text import formatting
@@ -58,8 +59,10 @@ def groups(found: Sequence[Row], *, has_lag: bool) -> None:
         click.echo(HOW_TO_GET_LAG, err=True)
 
 
-def group(found: Row, members: Sequence[Row], positions: Sequence[Row], *, has_lag: bool) -> None:
-    """Print one group with its members and positions; `has_lag`: Kafka was asked."""
+def group(
+    found: Row, members: Sequence[Row], positions: Sequence[Row], retrying: Sequence[Row], *, has_lag: bool
+) -> None:
+    """Print one group with its members and positions, and what it tries again; `has_lag`: Kafka was asked."""
     tags = ", ".join(f"{topic}: {tags}" for topic, tags in sorted(found["subscription"].items()))
     rows = [
         ("group", found["consumer_group"]),
@@ -83,6 +86,10 @@ def group(found: Row, members: Sequence[Row], positions: Sequence[Row], *, has_l
         right={"partition", "position", "end", "lag"},
         keep=("topic", "partition", "position", "lag"),
     )
+    if retrying:
+        click.echo()
+        click.echo(f"tried again: outbox dlq ls --retrying --group {found['consumer_group']}")
+        render.messages(retrying)
     if not has_lag:
         click.echo(HOW_TO_GET_LAG, err=True)
 

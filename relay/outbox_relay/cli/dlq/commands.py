@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from outbox_relay.cli import output
-from outbox_relay.cli.dlq import acting
+from outbox_relay.cli.dlq import acting, render
 from outbox_relay.cli.options import CommandGroup, add_options, dsn_option, json_option, limit_option
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import consumers, filters, names
@@ -57,63 +57,43 @@ def dlq() -> None:
 
 @dlq.command("ls")
 @_filter_options
+@click.option(
+    "--retrying", is_flag=True, help="Messages that failed and are tried again, the next try first, instead."
+)
 @limit_option
 @dsn_option
 @json_option
-def ls(*, limit: int, dsn: str, as_json: bool, **options: Any) -> None:
-    """List dead letters, the oldest first; all filters must fit.
+def ls(*, retrying: bool, limit: int, dsn: str, as_json: bool, **options: Any) -> None:
+    """List dead letters, the oldest first; all filters must fit. Or list what may become one, with --retrying.
 
     \b
       outbox dlq ls --group points
       outbox dlq ls --failure ValueError --since 2h
+      outbox dlq ls --retrying --group points
     """
+    count = 0
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
         consumers.apply_policies(conn)
         chosen = _filter(options)
-        found = [row for page in letters.pages(conn, chosen, limit) for row in page]
+        if retrying:
+            found = letters.retrying(conn, chosen, limit)
+        else:
+            found = [row for page in letters.pages(conn, chosen, limit) for row in page]
+            count = _retrying(conn, chosen.group, chosen.topic)
         if not found:
             names.require_known(conn, consumer_group=chosen.group, topic=chosen.topic)
-        retrying = _retrying(conn, chosen.group, chosen.topic)
     if as_json:
         output.emit_json(found)
-    elif not found:
-        click.echo("no dead letters")
+    elif found:
+        render.messages(found)
     else:
-        output.table(
-            [
-                "id",
-                "group",
-                "topic",
-                "partition",
-                "offset",
-                "key",
-                "attempts",
-                "failed",
-                "waiting",
-                "failure",
-            ],
-            [
-                (
-                    row["id"],
-                    row["consumer_group"],
-                    row["topic"],
-                    row["partition"],
-                    row["offset"],
-                    row["key"],
-                    row["attempts"],
-                    row["failed_at"],
-                    row["waiting"],
-                    formatting.printable(row["failure"] or ""),
-                )
-                for row in found
-            ],
-            right=("id", "partition", "offset", "attempts", "waiting"),
-            keep=("id", "group", "attempts", "failure"),
-            text=("failure",),
+        click.echo("no message is tried again" if retrying else "no dead letters")
+    if count and not as_json:
+        click.echo(
+            f"{formatting.many(count, 'message')} failed and will be tried again: outbox dlq ls --retrying",
+            err=True,
         )
-    if not as_json:
-        _tell_retries(retrying)
 
 
 @dlq.command()
@@ -271,18 +251,10 @@ def hold(*, dsn: str, as_json: bool) -> None:
 def _retrying(conn: connections.Connection, group: str | None, topic: str | None) -> int:
     """Count messages that failed and are tried again."""
     return sum(
-        row["retries_due"] + row["retries_later"]
+        row["retries_failed"]
         for row in consumers.groups(conn)
         if group in (None, row["consumer_group"]) and topic in (None, row["topic"])
     )
-
-
-def _tell_retries(count: int) -> None:
-    if count:
-        click.echo(
-            f"{formatting.many(count, 'message')} failed and will be tried again, by group: outbox consumers ls",
-            err=True,
-        )
 
 
 def _filter(options: dict[str, Any]) -> DeadLetterFilter:

@@ -148,6 +148,8 @@ def _summary(status: Status, lag: Lag | None) -> list[tuple[str, Any]]:
             age = "" if lag.oldest is None else f", the oldest message {formatting.seconds(lag.oldest)} old"
             figures.append(f"lag {formatting.count(lag.messages)}{age}")
         rows.append(("consumers", ", ".join(figures)))
+        if consumers.retrying:
+            rows.append(("retrying", _retrying(consumers.retrying)))
     room = formatting.many(status.partitions.ids_left, "message")
     left = status.partitions.seconds_until(status.partitions.newest_id + status.partitions.ids_left)
     rate = "" if left is None else f", {formatting.seconds(left)} at the present rate"
@@ -170,6 +172,15 @@ def _held(status: Status) -> str:
     waiting = sum(one.waiting for one in status.holds)
     counted = [formatting.many(number, kind) for kind, number in kinds.items()]
     return ", ".join([*counted, f"{formatting.many(waiting, 'message')} behind"])
+
+
+def _retrying(groups: dict[str, int]) -> str:
+    """Count the messages that fail and are tried again, by group, most first."""
+    ranked = sorted(groups.items(), key=lambda item: (-item[1], item[0]))
+    counted = [f"{name} {formatting.count(messages)}" for name, messages in ranked[:MOST_TOPICS]]
+    if len(ranked) > MOST_TOPICS:
+        counted.append(f"{formatting.many(len(ranked) - MOST_TOPICS, 'more group')} (--json has all)")
+    return f"{', '.join(counted)}: outbox dlq ls --retrying"
 
 
 def _alike(status: Status) -> str:
