@@ -43,7 +43,9 @@ def test_a_group_that_does_not_run_is_listed_with_its_lag(inbox: InboxStage, top
         "members": 0,
         "idle_members": 0,
         "partitions": 4,
-        **dict.fromkeys(("retries_due", "retries_later", "waiting", "held_keys", "dead"), 0),
+        **dict.fromkeys(
+            ("retries_due", "retries_later", "retries_failed", "waiting", "held_keys", "dead"), 0
+        ),
         "lag": 3,
         "role": None,
     }
@@ -125,8 +127,8 @@ def test_what_failed_is_counted_and_dead_letters_are_a_problem(inbox: InboxStage
         )
         wait_until(lambda: inbox.count("outbox.inbox_parked", "state = 'dead'"), "one is dead")
     [row] = _ls(inbox)
-    names = ("orderly", "retries_due", "retries_later", "waiting", "held_keys", "dead")
-    assert [row[name] for name in names] == [True, 0, 1, 2, 2, 1]
+    names = ("orderly", "retries_due", "retries_later", "retries_failed", "waiting", "held_keys", "dead")
+    assert [row[name] for name in names] == [True, 0, 1, 1, 2, 2, 1]
     lines = succeed("status", "--dsn", inbox.dsn).out.splitlines()
     assert "PROBLEM: 1 dead letter of consumer groups: outbox dlq summary" in lines
     assert any(
