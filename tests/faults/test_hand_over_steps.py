@@ -31,7 +31,7 @@ JOINS, GIVES, STOPS = (
 
 STEPS = {
     "joining": ("publisher.lease:join", 1, JOINS),
-    "reading the shares": ("publisher.shares:Shares.read", 3, JOINS),
+    "reading who leads": ("publisher.leading:Leadership.read", 3, JOINS),
     "taking the lanes": ("publisher.lease:Lease.take", 1, JOINS),
     "inside the transaction that takes": ("publisher.lease:_left_behind", 1, JOINS),
     "reading lanes no more": ("publisher.loop:Loop.stop", 1, GIVES),

@@ -1,7 +1,7 @@
 """A relay that has lost Kafka, and only Kafka, leaves its lanes to one that has it.
 
 The relays of these tests have a broker each, so that one of them can be without. What happens between two lines: see
-`outbox_relay/publisher/shares.py`. It dies instead of leaving: its lanes are free at once. Kafka replies before
+`outbox_relay/publisher/leading.py`. It dies instead of leaving: its lanes are free at once. Kafka replies before
 it leaves: it keeps them.
 """
 

@@ -166,6 +166,10 @@ ALTER TABLE outbox.lease ADD lacks_kafka boolean NOT NULL DEFAULT false;
 COMMENT ON COLUMN outbox.lease.lacks_kafka IS
     'no broker replies to this relay, and something waits for one: it leaves its lanes to a relay that has Kafka';
 
+ALTER TABLE outbox.lease ADD shard text CHECK (shard ~ '^[1-9][0-9]*/[1-9][0-9]*$');
+COMMENT ON COLUMN outbox.lease.shard IS
+    'which lanes this relay may lead, such as 1/2; null: it is of the version before, and all such relays divide the lanes';
+
 -- Turns ------------------------------------------------------------------------------------------------------
 
 -- What one session does at a time: dropping history, dropping days of the inbox, looking for alarms. A turn lasts until it is given back or

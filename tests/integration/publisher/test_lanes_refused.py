@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from outbox_relay.publisher import lease
-from outbox_relay.publisher.lease import CannotShareError
+from outbox_relay.publisher.lease import RelayRefusedError
 from outbox_relay.publisher.session import Session
 from tests.support.lanes import take
 from tests.support.plain_inserts import Connection, connect, insert
@@ -27,13 +27,13 @@ def test_relays_of_distant_versions_are_refused(conn: Connection) -> None:
     conn.execute("UPDATE outbox.lease SET version = %s", [lease.VERSION + 1])
     take(conn, "one apart", 60, lanes=[])
     conn.execute("UPDATE outbox.lease SET version = %s WHERE owner = 'older'", [lease.VERSION + 2])
-    with pytest.raises(CannotShareError, match=f"older shares lanes by version {lease.VERSION + 2}"):
+    with pytest.raises(RelayRefusedError, match=f"older shares lanes by version {lease.VERSION + 2}"):
         take(conn, "two apart", 60, lanes=[])
 
 
 def test_a_database_with_another_number_of_lanes_is_refused(conn: Connection) -> None:
     conn.execute("DELETE FROM outbox.lane WHERE lane > 3")
-    with pytest.raises(CannotShareError, match="4 lanes, and this version works with 8"):
+    with pytest.raises(RelayRefusedError, match="4 lanes, and this version works with 8"):
         lease.join(conn, "me", 60)
     assert conn.execute("SELECT count(*) FROM outbox.lease").fetchone() == (0,)
 
@@ -44,7 +44,7 @@ def test_a_pooler_that_divides_the_session_is_named(
     with relay_session(database, bootstrap_servers, clean=False) as session:
         # As after the pooler's reset, in another session of the server.
         session._conn.execute("RESET ALL")
-        with pytest.raises(CannotShareError, match="pooler in transaction or statement mode"):
+        with pytest.raises(RelayRefusedError, match="pooler in transaction or statement mode"):
             turn_until(session, lambda: False, "it notices")
 
 
@@ -65,5 +65,5 @@ def test_a_pooler_that_mixes_up_prepared_statements_is_named(
         with connect(database) as conn:
             insert(conn, "t", "k", "k:0")
         wait_until(lambda: not relay.is_running, "the relay ends")
-        assert isinstance(relay.error, CannotShareError)
+        assert isinstance(relay.error, RelayRefusedError)
         assert "pooler in transaction or statement mode" in str(relay.error)
