@@ -49,7 +49,7 @@ class SettledRelay:
         for _ in range(3):
             self.send(1)
             turn_until(session, lambda: self.is_settled, "it is published and recorded")
-        session._at.balance_at = session._at.retire_at = session._delayed._look_at = inf
+        session._at.look_at = session._at.retire_at = session._delayed._look_at = inf
         self.loop._clock.signals_at = inf
 
     @property

@@ -43,9 +43,10 @@ ORDER BY a.xact_start NULLS FIRST LIMIT 5
 -- name: leadership
 -- The lowest epoch of the other relays that lead lanes of this shard (null: none does), which lanes no living relay owns, whether this
 -- relay is asked to drain (null: its lease is gone), the lanes that are its own, the epoch that its session was marked
--- with, how often topics were changed, and whether another relay of this shard, or of the version before, has Kafka. See "lock_free".
+-- with, how often topics were changed; whether another relay of this shard, or of the version before, has Kafka, and whether
+-- one that has lanes lacks it. See "lock_free".
 WITH living AS MATERIALIZED (
-    SELECT e.epoch, e.owner, e.shard, NOT e.is_draining AND NOT e.lacks_kafka AS may_lead FROM outbox.lease e
+    SELECT e.epoch, e.owner, e.shard, e.lacks_kafka, NOT e.is_draining AND NOT e.lacks_kafka AS may_lead FROM outbox.lease e
     WHERE e.leased_until > clock_timestamp()
         AND NOT EXISTS (SELECT FROM outbox.lease n WHERE n.owner = e.owner AND n.epoch > e.epoch)
         AND e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a)
@@ -59,7 +60,9 @@ SELECT (SELECT min(e.epoch) FROM living e JOIN outbox.lane l ON l.epoch = e.epoc
        current_setting('outbox.relay_epoch', true),
        (SELECT g.generation FROM outbox.topic_generation g),
        EXISTS (SELECT FROM living e
-               WHERE e.epoch <> %(epoch)s AND coalesce(e.shard, %(shard)s) = %(shard)s AND e.may_lead)
+               WHERE e.epoch <> %(epoch)s AND coalesce(e.shard, %(shard)s) = %(shard)s AND e.may_lead),
+       EXISTS (SELECT FROM living e JOIN outbox.lane l ON l.epoch = e.epoch AND l.owner = e.owner
+               WHERE e.epoch <> %(epoch)s AND coalesce(e.shard, %(shard)s) = %(shard)s AND e.lacks_kafka)
 
 -- name: topic_generation
 -- How often topics were changed: read after lanes were taken, so that it counts every change that their last owner knew of.

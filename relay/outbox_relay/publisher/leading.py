@@ -37,9 +37,9 @@ any two lines:
 - A partition acknowledges nothing: it is held, and the loop ends. If Kafka acknowledges nothing at all to this relay,
   it leaves the lanes after `LEAVE_S` as if it had died, and joins again when Kafka replies.
 - No broker replies to this relay, which keeps its lease: after `LEAVE_S` it leaves all its lanes in the same way, if
-  there is another relay that has not stated the same with its renewals, three in a lease. So nothing moves where Kafka
-  is away from all. One that had nothing to publish has stated nothing: it takes the lanes, and keeps them if Kafka is
-  away from it, too. What was on the wire may reach Kafka late, as that of a paused relay does.
+  there is another relay that has not stated the same with its renewals, three in a lease. A standby asks Kafka, too,
+  while the leader states that, and states the same until a broker has replied to it. So nothing moves where Kafka is
+  away from all. What was on the wire may reach Kafka late, as that of a paused relay does.
 - Another session holds the row of a lane that is to be given back: it is published further, and tried again.
 """
 
@@ -78,6 +78,8 @@ class Leadership:
         """Whether an operator has asked this relay to give its lanes to others."""
         self.others_have_kafka = False
         """Whether another relay, which does not lack Kafka, may take lanes of this one."""
+        self.leader_lacks_kafka = False
+        """Whether no broker replies to another relay that has lanes of this shard."""
         self.generation = 0
         """How often topics were changed; see hands/topic_watch.py."""
 
@@ -92,7 +94,8 @@ class Leadership:
         values = {"epoch": mine.epoch, "owner": mine.owner, "shard": str(mine.shard)}
         row = self._conn.execute(STATEMENTS["leadership"], values, prepare=True).fetchone()
         assert row is not None  # noqa: S101  (a SELECT without FROM has a row)
-        first, free, is_draining, own, mark, self.generation, self.others_have_kafka = row
+        first, free, is_draining, own, mark, self.generation, *kafka = row
+        self.others_have_kafka, self.leader_lacks_kafka = kafka
         if mark != str(mine.epoch):
             raise RelayRefusedError(DIVIDED_SESSION)
         if lost := mine.lanes.difference(own):

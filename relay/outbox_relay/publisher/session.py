@@ -301,6 +301,10 @@ class Session:
 
     def _leave_without_kafka(self, now: float) -> None:
         loop = self._loop
+        if not self.lanes:
+            is_away = self._leadership.leader_lacks_kafka
+            self._lease.lacks_kafka = self._hands.silence.stand_by(now, is_leader_away=is_away)
+            return
         silences = (self._hands.silence.away_since, None if loop is None else loop.unanswered_since)
         since = min((one for one in silences if one is not None), default=None)
         self._lease.lacks_kafka = since is not None

@@ -1,11 +1,11 @@
-"""Relays that share the lanes: even shares, clean hand-over, take-over of the dead, and refusals by epoch."""
+"""One relay of a shard leads: clean hand-over, take-over of the dead, what joins two leaders, and refusals by epoch."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import psycopg
 import pytest
@@ -46,53 +46,45 @@ def conn(database: str) -> Iterator[Connection]:
         yield conn
 
 
-def shares(conn: Connection) -> list[list[int]]:
+def owned(conn: Connection) -> list[list[int]]:
     """Which lanes the owners have, one list for each."""
     return [lanes for (lanes,) in conn.execute(OWNERS).fetchall()]
 
 
-def wait_for_shares(conn: Connection, *expected: list[int]) -> None:
-    wait_until(lambda: shares(conn) == list(expected), f"the lanes are shared as {expected}")
+def wait_for_owners(conn: Connection, *expected: list[int]) -> None:
+    wait_until(lambda: owned(conn) == list(expected), f"relays have these lanes each: {expected}")
 
 
-def test_nine_relays_have_a_lane_each_and_one_stands_by(
+def wait_for_relays(conn: Connection, count: int) -> None:
+    statement = "SELECT count(*) FROM outbox.lease"
+    wait_until(lambda: conn.execute(statement).fetchone() == (count,), f"{count} relays have joined")
+
+
+def ask_to_drain(conn: Connection, session: Session, *, is_draining: bool = True) -> None:
+    conn.execute("UPDATE outbox.lease SET is_draining = %s WHERE epoch = %s", [is_draining, session.epoch])
+
+
+def test_of_three_relays_one_leads_and_one_of_the_others_takes_over_when_it_stops(
     database: str, bootstrap_servers: str, topic: str, conn: Connection
 ) -> None:
+    """Both standbys find that nobody leads, at about the same time: one of them has all lanes."""
     with ExitStack() as stack:
-        relays = [stack.enter_context(RelayThread(database, bootstrap_servers)) for _ in range(9)]
-        wait_for_shares(conn, *([lane] for lane in ALL))
-        assert conn.execute("SELECT count(*) FROM outbox.lease").fetchone() == (9,)
-        insert_numbered(conn, topic, 400)
-        wait_published(conn)
-        (idle,) = [relay for relay in relays if relay.session is not None and not relay.session.lanes]
-        relays[relays.index(idle) - 1].stop()
-        wait_for_shares(conn, *([lane] for lane in ALL))
-        # The rows are committed before the relay's own memory of them changes.
-        wait_until(lambda: idle.session and idle.session.lanes, "the one that stood by took over")
-        insert_numbered(conn, topic, 400, start=400)
-        wait_published(conn)
-    found = compare(read_topic(bootstrap_servers, topic), numbered(800))
-    assert not found.broken
-    assert found.duplicate_records == 0
-
-
-def test_lanes_change_hands_under_load_and_nothing_comes_twice(
-    database: str, bootstrap_servers: str, topic: str, conn: Connection
-) -> None:
-    with RelayProcess(database, bootstrap_servers) as first:
-        first.wait_until_running()
-        with Writers(database, topic, seed=3, pace=0.001) as writers:
-            for _ in range(3):
-                with RelayProcess(database, bootstrap_servers) as second:
-                    wait_for_shares(conn, LOW, HIGH)
-                    writers.wait_for(100)
-                    second.stop()
-                wait_for_shares(conn, ALL)
-                writers.wait_for(100)
-            writers.stop()
+        relays = [stack.enter_context(RelayThread(database, bootstrap_servers)) for _ in range(3)]
+        wait_for_relays(conn, 3)
+        for number in range(2):
+            wait_for_owners(conn, ALL)
+            insert_numbered(conn, topic, 200, start=number * 200)
             wait_published(conn)
-            first.stop()
-        found = compare(read_topic(bootstrap_servers, topic), writers.committed())
+            leader = wait_until(
+                lambda: next((each for each in relays if each.session and each.session.lanes), None),
+                "one knows that it leads",
+            )
+            leader.stop()
+            relays.remove(leader)
+        wait_for_owners(conn, ALL)
+        insert_numbered(conn, topic, 200, start=400)
+        wait_published(conn)
+    found = compare(read_topic(bootstrap_servers, topic), numbered(600))
     assert not found.broken
     assert found.duplicate_records == 0
 
@@ -102,11 +94,11 @@ def test_a_rolling_restart_repeats_nothing(
 ) -> None:
     with Writers(database, topic, seed=4, pace=0.001) as writers, ExitStack() as stack:
         relays = [stack.enter_context(RelayProcess(database, bootstrap_servers)) for _ in range(2)]
-        wait_for_shares(conn, LOW, HIGH)
+        wait_for_relays(conn, 2)
         for old in relays:
+            stack.enter_context(RelayProcess(database, bootstrap_servers)).wait_for("standing by")
             old.stop()
-            stack.enter_context(RelayProcess(database, bootstrap_servers))
-            wait_for_shares(conn, LOW, HIGH)
+            wait_for_owners(conn, ALL)
             writers.wait_for(50)
         writers.stop()
         wait_published(conn)
@@ -115,18 +107,18 @@ def test_a_rolling_restart_repeats_nothing(
     assert found.duplicate_records == 0
 
 
-def test_the_lanes_of_a_killed_relay_are_taken_by_the_other(
+def test_a_standby_takes_the_lanes_of_a_killed_leader(
     database: str, bootstrap_servers: str, topic: str, conn: Connection
 ) -> None:
     with (
-        RelayProcess(database, bootstrap_servers, "--lease", "300") as first,
+        RelayProcess(database, bootstrap_servers, "--lease", "300").wait_until_running() as first,
         RelayProcess(database, bootstrap_servers, "--lease", "300") as second,
         Writers(database, topic, seed=5, pace=0.001) as writers,
     ):
-        wait_for_shares(conn, LOW, HIGH)
+        second.wait_for("standing by")
         writers.wait_for(200)
         first.kill()
-        wait_for_shares(conn, ALL)
+        second.wait_for("lanes taken", lanes=ALL)
         writers.wait_for(100)
         writers.stop()
         wait_published(conn)
@@ -138,24 +130,23 @@ def test_a_relay_paused_past_its_lease_joins_again_and_overtakes_nothing(
     database: str, bootstrap_servers: str, topic: str, conn: Connection
 ) -> None:
     with (
-        RelayProcess(database, bootstrap_servers, "--lease", "1") as first,
+        RelayProcess(database, bootstrap_servers, "--lease", "1").wait_until_running() as first,
         RelayProcess(database, bootstrap_servers, "--lease", "1") as second,
         Writers(database, topic, seed=6, pace=0.001) as writers,
     ):
-        wait_for_shares(conn, LOW, HIGH)
+        second.wait_for("standing by")
         for relay, other in ((first, second), (second, first)):
-            before = relay.count("lanes lost, joining again")
+            stood_by, took = relay.count("standing by"), other.count("lanes taken")
             relay.pause()
-            writers.wait_for(100)
-            wait_for_shares(conn, ALL)
+            wait_until(lambda other=other, took=took: other.count("lanes taken") > took, "it takes over")  # type: ignore[misc]
             writers.wait_for(50)
             relay.go_on()
             wait_until(
-                lambda relay=relay, before=before: relay.count("lanes lost, joining again") > before,  # type: ignore[misc]
-                "it notices",
+                lambda relay=relay, stood_by=stood_by: relay.count("standing by") > stood_by,  # type: ignore[misc]
+                "it notices, and joins again",
             )
-            wait_for_shares(conn, LOW, HIGH)
-            assert other.is_running
+            assert relay.count("lanes lost, joining again") == 1
+            assert owned(conn) == [ALL]
         writers.stop()
         wait_published(conn)
         for relay in (first, second):
@@ -168,31 +159,147 @@ def test_a_lane_whose_row_is_held_is_given_back_when_it_is_free(
     database: str, bootstrap_servers: str, topic: str, conn: Connection
 ) -> None:
     with RelayThread(database, bootstrap_servers) as first:
-        wait_for_shares(conn, ALL)
-        with holding(database, "SELECT FROM outbox.lane WHERE lane = 6 FOR UPDATE"):
-            with RelayThread(database, bootstrap_servers) as second:
-                wait_for_shares(conn, [0, 1, 2, 3, 6], [4, 5, 7])
+        session = wait_until(lambda: first.session, "it runs")
+        wait_for_owners(conn, ALL)
+        with RelayThread(database, bootstrap_servers) as second:
+            second.wait_for("standing by")
+            with holding(database, "SELECT FROM outbox.lane WHERE lane = 6 FOR UPDATE"):
+                ask_to_drain(conn, session)
+                wait_for_owners(conn, [0, 1, 2, 3, 4, 5, 7], [6])
                 first.wait_for("lane row locked", not_done="giving the lane back")
                 insert_numbered(conn, topic, 100)
                 wait_published(conn)  # the lane flows although its row is held
-                second.stop()
-            wait_for_shares(conn, ALL)
-        wait_published(conn)
-    assert not compare(read_topic(bootstrap_servers, topic), numbered(100)).broken
+            wait_for_owners(conn, ALL)
+            assert not session.lanes
+            wait_published(conn)
+    found = compare(read_topic(bootstrap_servers, topic), numbered(100))
+    assert not found.broken
+    assert found.duplicate_records == 0
 
 
 def test_a_lane_whose_row_is_held_is_taken_when_it_is_free(
     database: str, bootstrap_servers: str, topic: str, conn: Connection
 ) -> None:
-    with holding(database, "SELECT FROM outbox.lane WHERE lane = 2 FOR UPDATE"):
-        relay = RelayThread(database, bootstrap_servers).__enter__()
-        wait_for_shares(conn, [0, 1, 3, 4, 5, 6, 7])
-        relay.wait_for("lane row locked", not_done="taking the lane")
-        insert_numbered(conn, topic, 100)
-    wait_for_shares(conn, ALL)
-    wait_published(conn)
-    relay.stop()
+    with RelayThread(database, bootstrap_servers) as relay:
+        wait_for_owners(conn, ALL)
+        session = wait_until(lambda: relay.session, "it runs")
+        ask_to_drain(conn, session)
+        wait_for_owners(conn)
+        with holding(database, "SELECT FROM outbox.lane WHERE lane = 2 FOR UPDATE"):
+            ask_to_drain(conn, session, is_draining=False)
+            wait_for_owners(conn, [0, 1, 3, 4, 5, 6, 7])
+            relay.wait_for("lane row locked", not_done="taking the lane")
+            insert_numbered(conn, topic, 100)
+        wait_for_owners(conn, ALL)
+        wait_published(conn)
     assert not compare(read_topic(bootstrap_servers, topic), numbered(100)).broken
+
+
+@contextmanager
+def leaving_lane_2(database: str, servers: str) -> Iterator[Session]:
+    """A relay that leads all lanes but one, whose row was held when it joined; it takes no turn by itself."""
+    with ExitStack() as stack:
+        with holding(database, "SELECT FROM outbox.lane WHERE lane = 2 FOR UPDATE"):
+            session = stack.enter_context(relay_session(database, servers))
+        yield session
+
+
+@contextmanager
+def split(database: str, servers: str, conn: Connection) -> Iterator[tuple[Lease, Session]]:
+    """An older relay with one lane, and a younger one with all others: the older one took what the younger left."""
+    older = take(conn, "older", 60, lanes=[])
+    with leaving_lane_2(database, servers) as session:
+        assert set(older.take(conn, [2]).progress) == {2}
+        assert session.lanes == {0, 1, 3, 4, 5, 6, 7}
+        yield older, session
+
+
+def test_the_younger_of_two_relays_that_have_lanes_gives_its_back(
+    database: str, bootstrap_servers: str, topic: str, conn: Connection
+) -> None:
+    with split(database, bootstrap_servers, conn) as (older, session):
+        insert(conn, topic, keys_of_lanes(conn, topic, 5)[0], "x")
+        turn_until(session, lambda: not session.lanes, "it gives its lanes back")
+        assert session.counts.recorded == session.counts.published
+        assert owned(conn) == [[2]], "it takes none of them again"
+        assert len(older.take(conn, ALL).progress) == 7
+
+
+def test_the_older_of_two_relays_that_have_lanes_keeps_its_own_and_takes_the_rest(
+    database: str, bootstrap_servers: str, conn: Connection
+) -> None:
+    with leaving_lane_2(database, bootstrap_servers) as session, connect(database) as other:
+        younger = take(other, "younger", 60, lanes=[2])
+        polls = session.counts.polls
+        turn_until(session, lambda: session.counts.polls > polls + 20, "it reads on")
+        assert len(session.lanes) == 7
+        younger.give_back(other, {2: 0})
+        turn_until(session, lambda: session.lanes == set(ALL), "it has all lanes")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param("is_draining = true", id="drains"),
+        pytest.param("lacks_kafka = true", id="lacks Kafka"),
+        pytest.param("shard = NULL", id="is of the version before"),
+        pytest.param("shard = '2/2'", id="is of another shard"),
+        pytest.param("leased_until = clock_timestamp()", id="lives no longer"),
+    ],
+)
+def test_a_younger_relay_keeps_its_lanes_beside_one_that(
+    database: str, bootstrap_servers: str, conn: Connection, change: str
+) -> None:
+    with split(database, bootstrap_servers, conn) as (older, session):
+        conn.execute(f"UPDATE outbox.lease SET {change} WHERE epoch = %s".encode(), [older.epoch])
+        polls = session.counts.polls
+        turn_until(session, lambda: session.counts.polls > polls + 20, "it reads on")
+        assert len(session.lanes) >= 7
+        if "leased_until" not in change:
+            older.give_back(conn, {2: 0})
+        turn_until(session, lambda: session.lanes == set(ALL), "it takes what becomes free")
+
+
+def test_a_standby_takes_no_free_lane_while_another_relay_leads(
+    database: str, bootstrap_servers: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "LOOK_EVERY_S", 0.0)
+    leader = take(conn, "leader", 60, lanes=LOW)
+    with relay_session(database, bootstrap_servers) as standby:
+        for _ in range(5):
+            standby.run_once(0)
+        assert not standby.lanes
+        leader.release(conn)
+        standby.run_once(0)
+        assert standby.lanes == set(ALL)
+
+
+def test_two_shards_have_a_leader_each_and_a_standby_takes_over_its_own_only(
+    database: str, bootstrap_servers: str, topic: str, conn: Connection
+) -> None:
+    with (
+        RelayProcess(database, bootstrap_servers, "--shard", "1/2").wait_until_running() as first,
+        RelayProcess(database, bootstrap_servers, "--shard", "1/2") as standby,
+        RelayProcess(database, bootstrap_servers, variables={"OUTBOX_SHARD": "2/2"}) as second,
+        Writers(database, topic, seed=7, pace=0.001) as writers,
+    ):
+        standby.wait_for("standing by")
+        second.wait_for("lanes taken", lanes=HIGH)
+        assert owned(conn) == [LOW, HIGH]
+        writers.wait_for(100)
+        first.kill()
+        standby.wait_for("lanes taken", lanes=LOW)
+        writers.wait_for(100)
+        second.stop()
+        wait_for_owners(conn, LOW)
+        with RelayProcess(database, bootstrap_servers, "--shard", "2/2") as next_one:
+            next_one.wait_for("lanes taken", lanes=HIGH)
+            writers.wait_for(100)
+            writers.stop()
+            wait_published(conn)
+            next_one.stop()
+        standby.stop()
+    assert not compare(read_topic(bootstrap_servers, topic), writers.committed()).broken
 
 
 def reads_no_more(session: Session) -> bool:
@@ -203,32 +310,36 @@ def reads_no_more(session: Session) -> bool:
     return session.counts.polls == before
 
 
-def test_a_lane_is_given_back_only_when_what_is_on_the_wire_is_recorded(
+def test_lanes_are_given_back_only_when_what_is_on_the_wire_is_recorded(
     database: str, bootstrap_servers: str, topic: str, conn: Connection
 ) -> None:
-    with relay_session(database, bootstrap_servers) as session, connect(database) as other:
+    with relay_session(database, bootstrap_servers) as session:
         (key,) = keys_of_lanes(conn, topic, 7)
         with withheld_acknowledgements():
             insert(conn, topic, key, f"{key}:0")
             turn_until(session, lambda: bool(read_topic(bootstrap_servers, topic)), "it is in Kafka")
-            take(other, "another", 60, lanes=[])
+            ask_to_drain(conn, session)
             turn_until(session, lambda: reads_no_more(session), "lanes are to be given back")
             assert session.lanes == set(ALL)
-            assert shares(conn) == [ALL]
-        turn_until(session, lambda: session.lanes == set(LOW), "they are given back")
+            assert owned(conn) == [ALL]
+        turn_until(session, lambda: not session.lanes, "they are given back")
         assert conn.execute("SELECT count(*) FROM outbox.publication").fetchone() == (1,)
     assert [record.value for record in read_topic(bootstrap_servers, topic)] == [f"{key}:0".encode()]
 
 
-def test_what_is_behind_a_lanes_last_batch_is_published_by_its_next_owner(
+def test_what_is_behind_the_last_batch_is_published_by_the_next_owner(
     database: str, bootstrap_servers: str, topic: str, conn: Connection
 ) -> None:
-    with relay_session(database, bootstrap_servers) as first:
+    with (
+        relay_session(database, bootstrap_servers) as first,
+        relay_session(database, bootstrap_servers) as second,
+    ):
         (key,) = keys_of_lanes(conn, topic, 7)
         insert(conn, topic, key, f"{key}:0")
         turn_until(first, lambda: first.counts.recorded == 1, "it is recorded")
-        with relay_session(database, bootstrap_servers) as second:
-            turn_until(first, lambda: first.lanes == set(LOW), "half of the lanes are given back")
+        with holding(database, "SELECT FROM outbox.lane WHERE lane = 1 FOR UPDATE"):
+            ask_to_drain(conn, first)
+            turn_until(first, lambda: first.lanes == {1}, "the other lanes are given back")
             insert(conn, topic, key, f"{key}:1")
             for _ in range(20):
                 first.run_once(0.001)
@@ -249,12 +360,12 @@ def lose(conn: Connection, lane: int) -> None:
 
 
 @pytest.fixture
-def seldom_balanced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Relays that read their shares once: what they lost is found by what they read or write."""
-    monkeypatch.setattr(session_module, "BALANCE_EVERY_S", 3_600.0)
+def seldom_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relays that read once who leads: what they lost is found by what they read or write."""
+    monkeypatch.setattr(session_module, "LOOK_EVERY_S", 3_600.0)
 
 
-@pytest.mark.usefixtures("seldom_balanced")
+@pytest.mark.usefixtures("seldom_looking")
 def test_a_barrier_is_refused_when_one_lane_is_lost(
     database: str, bootstrap_servers: str, topic: str, conn: Connection
 ) -> None:
@@ -278,7 +389,7 @@ def test_a_lost_lane_is_noticed_without_traffic(
             turn_until(session, lambda: False, "it notices")
 
 
-@pytest.mark.usefixtures("seldom_balanced")
+@pytest.mark.usefixtures("seldom_looking")
 def test_what_was_acknowledged_of_a_lost_lane_is_left_to_its_new_owner(
     database: str, bootstrap_servers: str, topic: str, conn: Connection
 ) -> None:
@@ -342,28 +453,33 @@ def test_leases_of_the_dead_stay_until_the_last_of_their_lanes_is_taken(
     assert set(rest.doubted.values()) == {1}, "it may have published what was there"
 
 
-def test_a_relay_that_is_asked_to_drain_gives_its_lanes_to_the_others(
+def test_a_relay_that_is_asked_to_drain_stands_by_in_its_next_session_too(
     database: str, bootstrap_servers: str, topic: str, conn: Connection
 ) -> None:
-    with RelayThread(database, bootstrap_servers) as first, RelayThread(database, bootstrap_servers):
-        wait_for_shares(conn, LOW, HIGH)
-        wait_until(lambda: first.session is not None, "the first relay's first turn")
-        assert first.session is not None
+    with (
+        RelayThread(database, bootstrap_servers) as first,
+        RelayThread(database, bootstrap_servers) as second,
+    ):
+        wait_for_relays(conn, 2)
+        wait_for_owners(conn, ALL)
+        leader = wait_until(
+            lambda: next(
+                (each.session for each in (first, second) if each.session and each.session.lanes), None
+            ),
+            "one knows that it leads",
+        )
         insert_numbered(conn, topic, 100)
-        conn.execute("UPDATE outbox.lease SET is_draining = true WHERE epoch = %s", [first.session.epoch])
-        wait_for_shares(conn, ALL)
-        assert not first.session.lanes
+        ask_to_drain(conn, leader)
+        wait_until(lambda: not leader.lanes, "it gives its lanes to the other")
+        wait_for_owners(conn, ALL)
         # It stays out, also under the epoch of its next session.
         conn.execute(
-            "SELECT pg_terminate_backend(backend_pid) FROM outbox.lease WHERE epoch = %s",
-            [first.session.epoch],
+            "SELECT pg_terminate_backend(backend_pid) FROM outbox.lease WHERE epoch = %s", [leader.epoch]
         )
         again = "SELECT count(*) FROM outbox.lease WHERE is_draining AND epoch > 2"
         wait_until(lambda: conn.execute(again).fetchone() == (1,), "it has joined again")
         wait_published(conn)
-        assert shares(conn) == [ALL]
-        conn.execute("UPDATE outbox.lease SET is_draining = false")
-        wait_until(lambda: len(shares(conn)) == 2, "it has a share again")
+        assert owned(conn) == [ALL]
     assert not compare(read_topic(bootstrap_servers, topic), numbered(100)).broken
 
 
