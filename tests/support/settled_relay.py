@@ -38,7 +38,7 @@ POLL_WITH_RECORD = Cost(1, 2, 0)
 class SettledRelay:
     """A relay that has published before, so that all its statements are prepared, with nothing on the wire.
 
-    What runs by the clock is put off: renewals, shares, delayed messages, partitions, topics.
+    What runs by the clock is put off: renewals, who leads, delayed messages, partitions, topics.
     """
 
     def __init__(self, session: Session, producer: Connection, topic: str) -> None:

@@ -55,9 +55,10 @@ def test_a_paused_relay_loses_its_lanes_when_its_lease_ends_and_says_so(
             first.go_on()
             insert_numbered(conn, topic, 100, start=200)
             first.wait_for("lanes lost, joining again")
-            wait_until(lambda: first.count("lanes taken") >= 2, "it has a share again")
+            first.wait_for("standing by")
             wait_published(conn)
             second.stop()
+            wait_until(lambda: first.count("lanes taken") >= 2, "it leads again")
             assert "Traceback" not in first.output()
             first.stop()
     assert not compare(read_topic(bootstrap_servers, topic), numbered(300)).broken

@@ -57,7 +57,7 @@ class Variant:
     """Whether a lane that is given back stays among those that are read."""
     records_unacknowledged: bool = False
     notices_loss: bool = True
-    """Whether a session that has lost a lane ends when it reads the shares."""
+    """Whether a session that has lost a lane ends when it looks."""
     starts_behind_doubts: bool = False
     """Whether a taker skips what the last owner may have given to Kafka."""
 
