@@ -99,7 +99,7 @@ def test_one_newer_relay_leads_all_lanes_when_the_older_ones_have_ended(
     assert found.duplicate_records == 0
 
 
-def test_an_older_relay_stands_by_while_a_newer_one_leads_and_takes_over_when_it_ends(
+def test_an_older_relay_stands_by_while_a_newer_one_leads(
     database: str, bootstrap_servers: str, topic: str, conn: Connection, older_entry: tuple[str, str]
 ) -> None:
     with (

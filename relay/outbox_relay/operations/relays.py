@@ -99,7 +99,7 @@ def choose(relays: Iterable[LeasedRelay], name: str | None) -> list[LeasedRelay]
 
 
 def ask(conn: psycopg.Connection[Any], epochs: Sequence[int], *, is_draining: bool) -> None:
-    """Ask relays to give their lanes to others, or to lead again where nobody does; needs the role outbox_operator.
+    """Ask relays to give their lanes to others, or to lead again when none does; needs the role outbox_operator.
 
     Args:
         conn: an autocommit connection that is in no transaction.

@@ -23,8 +23,8 @@ any two lines:
 - A poll, barrier or record of the old owner arrives when a lane is taken: it names the lanes that it speaks for, and
   finds another epoch there. The session ends, and joins again. Without traffic there is no barrier: the next read
   finds that lanes are not its own. Else a lane whose new owner ended, too, would stay without one.
-- Two standbys find that nobody leads: the lanes are locked when they are taken, and only a lane without a living owner
-  is taken, so the first one has all, and the second finds none free.
+- Two standbys find that no relay leads: the lanes are locked when they are taken, and only a lane without a living
+  owner is taken, so the first one has all, and the second finds none free.
 - The first leaves a lane whose row another session holds, and the second takes it a moment later; or relays of the
   version before give lanes back at different times: two relays have lanes. The younger one settles and gives its lanes
   back, and the older one takes them, though the younger may have had more.

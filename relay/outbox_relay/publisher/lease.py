@@ -57,7 +57,7 @@ class LanesLockedError(RuntimeError):
 
 
 class RelayRefusedError(OperatorError):
-    """This relay cannot work beside the others, or with this database; the text names why, and what repairs it."""
+    """This relay cannot work with the others, or with this database; the text names why, and what repairs it."""
 
 
 DIVIDED_SESSION = (

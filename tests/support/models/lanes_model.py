@@ -183,14 +183,13 @@ def _wanted(v: Variant, s: State, number: int) -> frozenset[int]:
     others = [
         n
         for n, each in enumerate(s.sessions)
-        if n not in {number, *v.older} and each.lives and not each.drains and _owns_some(s, n)
+        if n not in {number, *v.older}
+        and each.lives
+        and not each.drains
+        and n in {row.epoch for row in s.rows if row.owned}
     ]
     is_leader = leads(number, has_lanes=has_lanes, first=min(others, default=None))
     return frozenset({0, 1} if is_leader else ())
-
-
-def _owns_some(s: State, number: int) -> bool:
-    return any(_owns(s, number, lane) for lane in range(2))
 
 
 def _part(s: State, number: int) -> frozenset[int]:
@@ -329,7 +328,8 @@ def _start_of(v: Variant, s: State, lane: int) -> int:
 def _clear(s: State, number: int) -> State:
     """Delete the leases of the dead that own no lane any more."""
     for other, session in enumerate(s.sessions):
-        if other != number and session.lease and not session.lives and not _owns_some(s, other):
+        owns = any(_owns(s, other, lane) for lane in range(2))
+        if other != number and session.lease and not session.lives and not owns:
             s = with_session(s, other, session._replace(lease="gone"))
     return s
 
@@ -390,8 +390,7 @@ def _commit_record(v: Variant, s: State, number: int, session: Session) -> Itera
 
 def _give_back(v: Variant, s: State, number: int, session: Session) -> Iterator[Next]:
     locked = {n for n, _ in s.sessions[s.lock].taking} if s.lock != NO_SESSION else set[int]()
-    if s.is_held:
-        locked |= {1}
+    locked |= {1} if s.is_held else set()
     given = {}
     for n, lane in enumerate(session.lanes):
         settled = lane.sent == lane.arrived and (lane.recorded == lane.sent or v.give_back == "acknowledged")
