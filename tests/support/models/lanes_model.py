@@ -180,14 +180,8 @@ def _wanted(v: Variant, s: State, number: int) -> frozenset[int]:
     has_lanes = any(lane.has for lane in me.lanes)
     if has_lanes and not v.yields:
         return frozenset({0, 1})
-    others = [
-        n
-        for n, each in enumerate(s.sessions)
-        if n not in {number, *v.older}
-        and each.lives
-        and not each.drains
-        and n in {row.epoch for row in s.rows if row.owned}
-    ]
+    owners = {row.epoch for row in s.rows if row.owned} - {number, *v.older}
+    others = [n for n in owners if s.sessions[n].lives and not s.sessions[n].drains]
     is_leader = leads(number, has_lanes=has_lanes, first=min(others, default=None))
     return frozenset({0, 1} if is_leader else ())
 
