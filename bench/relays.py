@@ -1,4 +1,4 @@
-"""Relays: the rate of 1, 2 and 4 that share the lanes, take-over after a death, delays and rate during restarts."""
+"""Relays: the rate of 1, 2 and 4 shards, take-over after a death, delays and rate during restarts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from bench.harness.relays import WATCH, RelayProcess, shared_relays
+from bench.harness.relays import WATCH, RelayProcess, leader_and_standbys, sharded_relays
 from bench.harness.report import Floor, Section, Table
 from bench.harness.statistics import median, percentile, spread
 from bench.load.backlog import STATEMENTS as BACKLOG
@@ -28,15 +28,16 @@ LEASE_S = 10.0
 KEYS = 64
 PACE_S = 0.01
 METHOD = (
-    "Relay processes with default options share the eight lanes of one database. Rate: bursts of {burst:,} messages, "
+    "Rate: relay processes that lead a shard of one database each; bursts of {burst:,} messages, "
     "each committed by one transaction; the messages by the time from the commit to the last publication row; rounds "
-    "alternate, medians. Take-over: one of two relays is killed (SIGKILL), or stopped (SIGSTOP) so that its database "
-    "session stays and its lease of 10 s runs out; the time until the other one has recorded messages of its lanes, "
-    "at 100 transactions/s. Rolling restart: each of two relays is replaced, the new one first, at the same load; "
+    "alternate, medians. The rest: two relays with default options, one of which stands by. Take-over: the leader is "
+    "killed (SIGKILL), or stopped (SIGSTOP) so that its database session stays and its lease of 10 s runs out; the "
+    "time until the standby has recorded messages, at 100 transactions/s. Rolling restart: each of two relays is "
+    "replaced, the new one first, at the same load; "
     "delay from a message's INSERT to its publication row, next to the same time without restarts before it. Restarts "
     "in turn: each of two relays is ended by SIGTERM, and another is started only when it has ended, under {rate:,} "
     "messages/s in transactions of {batch}; messages by second of their publication rows, from the first SIGTERM until "
-    "the second new relay has lanes, next to the time before."
+    "the second new relay has joined, next to the time before."
 )
 
 
@@ -45,7 +46,7 @@ def run(bench: Bench) -> Section:
     method = METHOD.format(
         burst=bench.plan.burst, rate=bench.plan.roll_rate, batch=int(bench.plan.roll_rate * PACE_S)
     )
-    section = Section("relays", "Relays that share the lanes", method)
+    section = Section("relays", "Relays: shards, take-over and restarts", method)
     _rates(bench, section)
     _take_over(bench, section)
     _rolling_restart(bench, section)
@@ -61,16 +62,16 @@ def _rates(bench: Bench, section: Section) -> None:
             with (
                 bench.servers.database() as dsn,
                 _connect(dsn) as conn,
-                shared_relays(bench.servers, dsn, count),
+                sharded_relays(bench.servers, dsn, count),
             ):
                 _burst(conn, topic, bench.plan.burst)  # caches and the broker are warm after it
                 found.append(_burst(conn, topic, bench.plan.burst))
-            bench.say(f"{count} relays: {found[-1]:,.0f} messages/s")
+            bench.say(f"{count} shards: {found[-1]:,.0f} messages/s")
     first = median(rates[bench.plan.relay_counts[0]])
     section.tables.append(
         Table(
             "Messages per second",
-            ["relays", "median", "of one relay's"],
+            ["shards", "median", "of one relay's"],
             [
                 [f"{count}", f"{median(found):,.0f} ({spread(found)})", f"{median(found) / first:.2f} ×"]
                 for count, found in rates.items()
@@ -103,7 +104,7 @@ def _taken_over(bench: Bench, number: signal.Signals) -> float:
     with (
         bench.servers.database() as dsn,
         _connect(dsn) as conn,
-        shared_relays(bench.servers, dsn, 2) as relays,
+        leader_and_standbys(bench.servers, dsn, 2) as relays,
         _traffic(dsn, topic),
     ):
         time.sleep(1.0)
@@ -130,7 +131,7 @@ def _rolling_restart(bench: Bench, section: Section) -> None:
         _connect(dsn) as conn,
         ExitStack() as stack,
     ):
-        old = stack.enter_context(shared_relays(bench.servers, dsn, 2))
+        old = stack.enter_context(leader_and_standbys(bench.servers, dsn, 2))
         with _traffic(dsn, topic) as sent:
             time.sleep(1.0)
             since = time.time()
@@ -138,10 +139,12 @@ def _rolling_restart(bench: Bench, section: Section) -> None:
             rolled = time.time()
             for each in old:
                 new = stack.enter_context(RelayProcess(bench.servers, dsn))
-                while not _row(conn, "lanes_of", {"pid": new.pid})[0]:
+                while not _row(conn, "has_joined", {"pid": new.pid})[0]:
                     new.check()
                     time.sleep(0.02)
                 each.signal(signal.SIGTERM)
+                while each.is_running:
+                    time.sleep(0.02)
             time.sleep(1.0)
             until = time.time()
         _wait_recorded(conn, 1, sent())
@@ -172,7 +175,7 @@ def _rolling_restart(bench: Bench, section: Section) -> None:
 def _restarts_in_turn(bench: Bench, section: Section) -> None:
     topic = bench.servers.topic(PARTITIONS)
     with bench.servers.database() as dsn, _connect(dsn) as conn, ExitStack() as stack:
-        relays = stack.enter_context(shared_relays(bench.servers, dsn, 2))
+        relays = stack.enter_context(leader_and_standbys(bench.servers, dsn, 2))
         with _batches(bench, dsn, topic) as sent:
             time.sleep(1.0)
             since = time.time()
@@ -181,7 +184,7 @@ def _restarts_in_turn(bench: Bench, section: Section) -> None:
             for relay in relays:
                 relay.stop()
                 new = stack.enter_context(RelayProcess(bench.servers, dsn))
-                while not _row(conn, "lanes_of", {"pid": new.pid})[0]:
+                while not _row(conn, "has_joined", {"pid": new.pid})[0]:
                     new.check()
                     time.sleep(0.02)
             seconds = max(math.ceil(time.time() - rolled), 1)

@@ -22,21 +22,22 @@ from outbox_local.stack.process import spawn
 WATCH = Statements("bench/sql/watch.sql")
 START_LIMIT = 20.0
 STOP_LIMIT = 30.0
-SHARE_LIMIT = 120.0
+JOIN_LIMIT = 120.0
 LANES = 8
 """How many the migrations make."""
 
 
 class RelayProcess:
-    """One relay with its default options; it owns the lanes when the `with` block begins.
+    """One relay with its default options; some relay owns lanes when the `with` block begins.
 
     Args:
         servers: where it works.
         dsn: its database.
         others: databases that it serves, too.
+        shard: what it leads.
     """
 
-    def __init__(self, servers: Servers, dsn: str, *others: str) -> None:
+    def __init__(self, servers: Servers, dsn: str, *others: str, shard: str = "1/1") -> None:
         self.log: Path = servers.directory / "logs" / "relay.log"
         self._dsn = dsn
         self.began = time.time()
@@ -46,6 +47,7 @@ class RelayProcess:
                 *(sys.executable, "-m", "outbox_relay.cli.main", "relay", "run"),
                 *(part for each in (dsn, *others) for part in ("--dsn", each)),
                 *("--bootstrap-servers", servers.bootstrap_servers),
+                *("--shard", shard),
             ],
             log=self.log,
             death_signal=signal.SIGKILL,
@@ -66,6 +68,11 @@ class RelayProcess:
         if self._process.poll() is not None:
             end = self.log.read_text(errors="replace")[-2000:]
             raise RuntimeError(f"the relay ended with code {self._process.returncode}:\n{end}")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
 
     def signal(self, number: signal.Signals) -> None:
         """Send the process a signal; after SIGKILL its end is no failure."""
@@ -147,14 +154,29 @@ class Recorded:
 
 
 @contextmanager
-def shared_relays(servers: Servers, dsn: str, count: int) -> Iterator[list[RelayProcess]]:
-    """Run so many relays; they share the lanes when the block begins."""
+def sharded_relays(servers: Servers, dsn: str, count: int) -> Iterator[list[RelayProcess]]:
+    """Run so many relays; each leads a shard when the block begins."""
+    with _relays(servers, dsn, [f"{number + 1}/{count}" for number in range(count)], count) as relays:
+        yield relays
+
+
+@contextmanager
+def leader_and_standbys(servers: Servers, dsn: str, count: int) -> Iterator[list[RelayProcess]]:
+    """Run so many relays; the first one leads when the block begins, and the others stand by."""
+    with _relays(servers, dsn, ["1/1"] * count, 1) as relays:
+        yield relays
+
+
+@contextmanager
+def _relays(servers: Servers, dsn: str, shards: list[str], leaders: int) -> Iterator[list[RelayProcess]]:
     with ExitStack() as stack:
-        relays = [stack.enter_context(RelayProcess(servers, dsn)) for _ in range(count)]
+        relays = [stack.enter_context(RelayProcess(servers, dsn, shard=shard)) for shard in shards]
         with psycopg.connect(dsn, autocommit=True) as conn:
-            deadline = time.monotonic() + SHARE_LIMIT
-            while conn.execute(WATCH["shares"]).fetchone() != (count, LANES):
+            deadline = time.monotonic() + JOIN_LIMIT
+            while conn.execute(WATCH["joined"]).fetchone() != (len(shards), leaders, LANES):
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{count} relays do not share the lanes within {SHARE_LIMIT:.0f} s")
+                    raise TimeoutError(
+                        f"{len(shards)} relays do not lead all lanes within {JOIN_LIMIT:.0f} s"
+                    )
                 time.sleep(0.02)
         yield relays

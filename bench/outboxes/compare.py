@@ -33,7 +33,7 @@ METHOD = (
     "same servers. Snapshot held: a REPEATABLE READ transaction that has read is open from before the first message. "
     "Drain: each publishes a first message and stops; {messages:,} messages are committed in transactions of 1,000; "
     "then it starts again, and is stopped {seconds:.0f} s after its first record if it has not drained them (the "
-    "number that it published is in brackets). Several relays share the lanes first, and one transaction commits the "
+    "number that it published is in brackets). Several relays lead a shard each, and one transaction commits the "
     "messages while they run. Rates by the times at which the broker appended the records: all, and the second half, "
     "when Java has compiled what it runs. CPU µs a message, since the start of the process; of several relays, since "
     "the commit. Tuned Debezium: "

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import psycopg
 
-from bench.harness.relays import RelayProcess, shared_relays
+from bench.harness.relays import RelayProcess, sharded_relays
 from bench.load.backlog import STATEMENTS as BACKLOG
 from bench.load.generator import OUTBOX
 from bench.plan import Bench
@@ -35,7 +35,7 @@ class Side:
     """So many relays of ours.
 
     Args:
-        count: how many; several share the lanes before the backlog is committed, which is filled while they run.
+        count: how many; several lead a shard each before the backlog is committed, which is filled while they run.
     """
 
     way = OUTBOX
@@ -75,7 +75,7 @@ class Side:
     def draining(self, bench: Bench, dsn: str, topics: Sequence[str]) -> Iterator[Sequence[Publishing]]:
         """Run it with the settings for a backlog; it has started when the block begins."""
         if self._count > 1:
-            with shared_relays(bench.servers, dsn, self._count) as relays:
+            with sharded_relays(bench.servers, dsn, self._count) as relays:
                 yield relays
         else:
             with self.running(bench, dsn, topics) as relay:

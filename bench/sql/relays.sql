@@ -20,6 +20,11 @@ WHERE p.epoch <> %(epoch)s AND p.lanes && %(lanes)s::smallint[]
 -- The epoch under which a process has its lanes.
 SELECT epoch FROM outbox.lease WHERE split_part(owner, ':', 2) = %(pid)s::text
 
+-- name: has_joined
+-- Whether a process has joined, and some relay has all lanes.
+SELECT EXISTS (SELECT FROM outbox.lease WHERE split_part(owner, ':', 2) = %(pid)s::text)
+    AND NOT EXISTS (SELECT FROM outbox.lane WHERE owner IS NULL)
+
 -- name: delays
 -- The delay of each message that was sent between two moments, to its record, ascending, in milliseconds.
 SELECT 1000 * extract(epoch FROM p.published_at - m.born_at)::float8 AS delay

@@ -4,9 +4,9 @@
 -- A row as soon as a relay owns the lanes.
 SELECT owner FROM outbox.lane WHERE owner IS NOT NULL LIMIT 1
 
--- name: shares
--- The owners of lanes, and the lanes that have one.
-SELECT count(DISTINCT epoch), count(*) FROM outbox.lane WHERE owner IS NOT NULL
+-- name: joined
+-- The relays that have joined, the owners of lanes, and the lanes that have one.
+SELECT (SELECT count(*) FROM outbox.lease), count(DISTINCT epoch), count(*) FROM outbox.lane WHERE owner IS NOT NULL
 
 -- name: records_behind
 -- The records behind one, each with how many messages it has. By the primary key, however many there are.

@@ -1,11 +1,11 @@
-"""Whatever dies, and however many relays share the lanes: nothing is lost, invented or overtaken."""
+"""Whatever dies, and however many relays run: nothing is lost, invented or overtaken."""
 
 from __future__ import annotations
 
 import pytest
 
 from outbox_local.stack.api import Stack
-from tests.support.chaos import Chaos, Place, SharedChaos, endure
+from tests.support.chaos import Chaos, ManyRelays, Place, endure
 from tests.support.terminal_lines import Tell
 
 pytestmark = pytest.mark.xdist_group("private stack")
@@ -37,4 +37,4 @@ def test_relays_that_share_lanes_lose_invent_and_overtake_nothing(
 
     The topic that is well is published to its end while the others are sick.
     """
-    endure(lambda chance: SharedChaos(place, chance, relays), place, seconds, tell)
+    endure(lambda chance: ManyRelays(place, chance, relays), place, seconds, tell)

@@ -23,17 +23,18 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.xdist_group("private stack")
 
 AT_ONCE = 4
-JOINS, GIVES, STOPS = (
-    "joins a running one",
-    "gives lanes to a second one",
-    "is stopped while a second one runs",
+JOINS, TAKES, GIVES, STOPS = (
+    "joins one that leads",
+    "takes the lanes before a second one joins",
+    "drains while a second one stands by",
+    "is stopped while a second one stands by",
 )
 
 STEPS = {
     "joining": ("publisher.lease:join", 1, JOINS),
-    "reading the shares": ("publisher.shares:Shares.read", 3, JOINS),
-    "taking the lanes": ("publisher.lease:Lease.take", 1, JOINS),
-    "inside the transaction that takes": ("publisher.lease:_left_behind", 1, JOINS),
+    "reading who leads": ("publisher.leading:Leadership.read", 3, JOINS),
+    "taking the lanes": ("publisher.lease:Lease.take", 1, TAKES),
+    "inside the transaction that takes": ("publisher.lease:_left_behind", 1, TAKES),
     "reading lanes no more": ("publisher.loop:Loop.stop", 1, GIVES),
     "giving lanes back": ("publisher.lease:Lease.give_back", 1, GIVES),
     "giving all lanes back": ("publisher.lease:Lease.release", 1, STOPS),
@@ -49,6 +50,11 @@ WHEN = [
 def stands_still(pid: int) -> bool:
     """Whether a process was stopped by SIGSTOP."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "T"
+
+
+def owner_of(relay: RelayProcess) -> str:
+    """Return the name of a relay that has taken lanes."""
+    return str(relay.wait_for("lanes taken")["owner"])
 
 
 def has_all(conn: Connection, relay: RelayProcess) -> bool:
@@ -83,11 +89,22 @@ def hand_over(servers: str, database: str, topic: str, step: str, when: str) -> 
             if role == JOINS:
                 other = start().wait_until_running()
                 struck = start(ENTRY, name, when, str(number))
+            elif role == TAKES:
+                struck = start(ENTRY, name, when, str(number))
+                if when.startswith("pauses"):
+                    wait_until(lambda: stands_still(struck.pid), f"it stands still {when} {step}")
+                else:
+                    struck.wait(60)
+                other = start()
             else:
                 struck = start(ENTRY, name, when, str(number)).wait_until_running()
                 other = start()
-                if role == STOPS:
-                    other.wait_until_running()
+                other.wait_for("standing by")
+                if role == GIVES:
+                    conn.execute(
+                        "UPDATE outbox.lease SET is_draining = true WHERE owner = %s", [owner_of(struck)]
+                    )
+                else:
                     struck.terminate()
             if when.startswith("pauses"):
                 wait_until(lambda: stands_still(struck.pid), f"it stands still {when} {step}")

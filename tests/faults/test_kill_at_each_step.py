@@ -25,7 +25,7 @@ OPTIONS = ("--lease", "1", "--page", "100")
 
 STEPS = {
     "joining": ("publisher.lease:join", 1),
-    "reading the shares": ("publisher.shares:Shares.read", 3),
+    "reading who leads": ("publisher.leading:Leadership.read", 3),
     "taking the lanes": ("publisher.lease:Lease.take", 1),
     "listing a backlog": ("publisher.finder:Finder.backlog", 1),
     "reading a page of a backlog": ("publisher.finder:Finder.page", 2),

@@ -110,7 +110,7 @@ def disturb(servers: str, dsn: str, topics: list[str], strike: tuple[str, str, i
         conn = stack.enter_context(connect(dsn))
 
         def start(*entry: str) -> RelayProcess:
-            return stack.enter_context(RelayProcess(dsn, servers, *OPTIONS, entry=entry)).wait_until_running()
+            return stack.enter_context(RelayProcess(dsn, servers, *OPTIONS, entry=entry)).wait_until_joined()
 
         with load.running():
             struck = start(ENTRY, *map(str, strike))

@@ -1,4 +1,4 @@
-"""A relay of the version before does not know the hold of a partition: it takes no lane that has one."""
+"""Relays of the version before, beside newer ones: they divide the lanes, and know no hold of a partition."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from collections.abc import Iterator
 import pytest
 
 from outbox_migrations import api
-from tests.support.kafka_records import read_topic
-from tests.support.locks import holding
-from tests.support.plain_inserts import Connection, connect, insert, keys_of_lanes, wait_published
+from tests.support.concurrent_writers import Writers
+from tests.support.kafka_records import compare, read_topic
+from tests.support.plain_inserts import (
+    Connection,
+    connect,
+    insert,
+    insert_numbered,
+    keys_of_lanes,
+    numbered,
+    wait_published,
+)
 from tests.support.relay_process import RelayProcess
-from tests.support.relay_session import relay_session, turn_until
-from tests.support.servers import MakeDatabase, MakeTopic
+from tests.support.servers import MakeDatabase
+from tests.support.waiting import wait_until
 
 HELD = """
     INSERT INTO outbox.parked_key (number, lane, topic, partition, head, error)
@@ -52,26 +60,61 @@ def test_a_lane_with_a_held_partition_is_kept_from_an_older_relay(
         older.stop()
 
 
-def test_a_newer_relay_keeps_such_lanes_and_shares_the_others_with_an_older_one(
-    database: str,
-    bootstrap_servers: str,
-    make_topic: MakeTopic,
-    conn: Connection,
-    older_entry: tuple[str, str],
+OWNERS = "SELECT epoch, array_agg(lane ORDER BY lane) FROM outbox.lane WHERE owner IS NOT NULL GROUP BY epoch"
+
+
+def owners(conn: Connection) -> dict[int, list[int]]:
+    """Return which lanes each epoch has."""
+    return dict(conn.execute(OWNERS).fetchall())
+
+
+def test_one_newer_relay_leads_all_lanes_when_the_older_ones_have_ended(
+    database: str, bootstrap_servers: str, topic: str, conn: Connection, older_entry: tuple[str, str]
 ) -> None:
-    topic, held = make_topic(), make_topic()
-    conn.execute(HELD, [LANE, held])
-    # Nothing waits for it, so the newer relay would end it.
+    """An older relay gives back what its own rule leaves to others, also to one that stands by: the leader takes it."""
     with (
-        holding(database, "SELECT FROM outbox.parked_key FOR UPDATE"),
-        relay_session(database, bootstrap_servers) as newer,
+        RelayProcess(database, bootstrap_servers, entry=older_entry).wait_until_running() as older,
+        Writers(database, topic, seed=8, pace=0.001) as writers,
+        RelayProcess(database, bootstrap_servers) as first,
+        RelayProcess(database, bootstrap_servers) as second,
     ):
-        assert newer.lanes == frozenset(range(8))
-        with RelayProcess(database, bootstrap_servers, entry=older_entry) as older:
-            turn_until(newer, lambda: conn.execute(TAKEN).fetchone() == (3,), "the older one has a share")
-            assert LANE in newer.lanes
-            keys = keys_of_lanes(conn, topic, *(lane for lane in range(8) if lane != LANE))
-            for lane_key in keys:
-                insert(conn, topic, lane_key, b"x")
-            turn_until(newer, lambda: len(read_topic(bootstrap_servers, topic)) == len(keys), "others flow")
+        first_and_older = [[0, 1, 2], [3, 4, 5, 6, 7]]
+        wait_until(lambda: sorted(owners(conn).values()) == first_and_older, "no lane stands still")
+        writers.wait_for(50)
+        with RelayProcess(database, bootstrap_servers, entry=older_entry) as back:
+            relays = "SELECT count(*) FROM outbox.lease"
+            wait_until(lambda: conn.execute(relays).fetchone() == (4,), "an older one joins again")
             older.stop()
+            wait_until(lambda: sum(map(len, owners(conn).values())) == 8, "no lane stands still")
+            writers.wait_for(50)
+            back.stop()
+        wait_until(lambda: [*owners(conn).values()] == [[*range(8)]], "one leads")
+        writers.wait_for(50)
+        writers.stop()
+        wait_published(conn)
+        first.stop()
+        second.stop()
+    found = compare(read_topic(bootstrap_servers, topic), writers.committed())
+    assert not found.broken
+    assert found.duplicate_records == 0
+
+
+def test_an_older_relay_stands_by_while_a_newer_one_leads(
+    database: str, bootstrap_servers: str, topic: str, conn: Connection, older_entry: tuple[str, str]
+) -> None:
+    with (
+        RelayProcess(database, bootstrap_servers).wait_until_running() as newer,
+        RelayProcess(database, bootstrap_servers, entry=older_entry) as older,
+    ):
+        older.wait_for("standing by")
+        insert_numbered(conn, topic, 100)
+        wait_published(conn)
+        assert conn.execute(TAKEN).fetchone() == (0,)
+        newer.stop()
+        wait_until(lambda: conn.execute(TAKEN).fetchone() == (8,), "the older one has all lanes")
+        insert_numbered(conn, topic, 100, start=100)
+        wait_published(conn)
+        older.stop()
+    found = compare(read_topic(bootstrap_servers, topic), numbered(200))
+    assert not found.broken
+    assert found.duplicate_records == 0

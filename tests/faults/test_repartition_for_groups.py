@@ -91,7 +91,7 @@ def move(servers: str, database: str, topic: str, strike: tuple[str, ...]) -> st
         by_itself = len(strike) == 3
         entry = (ENTRY, *strike) if by_itself else (RELAY,)
         struck, other = (
-            stack.enter_context(RelayProcess(database, servers, *OPTIONS, entry=which)).wait_until_running()
+            stack.enter_context(RelayProcess(database, servers, *OPTIONS, entry=which)).wait_until_joined()
             for which in (entry, (RELAY,))
         )
         reader = stack.enter_context(GroupReader(servers, topic))

@@ -128,7 +128,7 @@ def move_under_load(servers: str, database: str, topic: str, strike: tuple[str, 
 
         def start(*entry: str) -> RelayProcess:
             relay = RelayProcess(database, servers, *OPTIONS, entry=entry)
-            return stack.enter_context(relay).wait_until_running()
+            return stack.enter_context(relay).wait_until_joined()
 
         struck = start(*((RELAY,) if strike is None else (ENTRY, *map(str, strike))))
         other = start(RELAY)
@@ -146,10 +146,8 @@ def move_under_load(servers: str, database: str, topic: str, strike: tuple[str, 
                 struck.go_on()
             elif strike is not None:
                 assert struck.wait(60) == -signal.SIGKILL, struck.output()
-            for relay in (
-                (struck, other) if strike is None else ()
-            ):  # else it may take lanes, and begin with the new count
-                relay.wait_for(MOVES, topic=topic, before=BEFORE, partitions=AFTER)
+            if strike is None:  # else the other one takes the lanes, and begins with the new count
+                struck.wait_for(MOVES, topic=topic, before=BEFORE, partitions=AFTER)
             wait_for_more(conn, 3 * KEYS)
         wait_published(conn)
         for relay in (struck, other):

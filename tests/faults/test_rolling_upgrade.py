@@ -6,6 +6,7 @@ stated by the schema, in a row that the upgrade writes in its own transaction: r
 
 - It dies before its first session, or at any line after: it holds nothing, or the other relay takes its lanes.
 - It is paused past its lease, as any relay: the other one takes its lanes.
+- It divides the lanes with a newer relay, which leads all of them when it has ended.
 - The schema does not admit it: it ends with an error that names the repair. A session that has begun is not asked
   again, so a revision that older software must not meet is brought when that software is stopped (docs/releasing.md).
 """
@@ -73,15 +74,15 @@ def test_all_processes_of_the_version_before_go_on_until_they_are_replaced(
         relay.kill()
         checker.stop()
         with (
-            RelayProcess(stage.dsn, bootstrap_servers, entry=older_entry) as restarted,
+            RelayProcess(stage.dsn, bootstrap_servers, entry=older_entry).wait_until_running() as restarted,
             RelayProcess(stage.dsn, bootstrap_servers) as new,
             CheckerProcess(stage.dsn) as newer,
         ):
-            for each in (restarted, new):
-                each.wait_for("lanes taken", lanes=lambda lanes: lanes)
+            new.wait_for("lanes taken", lanes=[4, 5, 6, 7])
             newer.wait_until_running()
             producers.wait_for(20, *producers.done)
             restarted.stop()
+            new.wait_for("lanes taken", lanes=[*range(8)])
             producers.wait_for(20, *producers.done)
             producers.stop()
             wait_until(lambda: not stage.count("outbox.message", "state = 'UNKNOWN'"), "all are decided")

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from outbox_local.stack.api import Stack
-from outbox_relay.operations import relays as sharing
+from outbox_relay.operations import relays as operations
 from tests.support.bare_reader import narrow_partitions
 from tests.support.concurrent_writers import Writers
 from tests.support.kafka_records import Findings, compare, read_topic
@@ -174,8 +174,8 @@ class Chaos:
         return [relay.output() for relay in self.relays if "Traceback" in relay.output()]
 
 
-class SharedChaos(Chaos):
-    """Several relays that are always wanted, and share the lanes; with poison and sick topics, and who mends them."""
+class ManyRelays(Chaos):
+    """Several relays that are always wanted, one of which leads; with poison and sick topics, and who mends them."""
 
     poison = 0.02
 
@@ -273,7 +273,7 @@ class SharedChaos(Chaos):
     def drain_relay(self) -> None:
         """Ask one to give its lanes to the others, or no longer."""
         with connect(self._dsn) as conn:
-            chosen = self._chance.choice(sharing.everything(conn) or [None])
+            chosen = self._chance.choice(operations.everything(conn) or [None])
             if chosen is not None:
                 self._ask(conn, [chosen.epoch], is_draining=not chosen.is_draining)
 
@@ -281,14 +281,14 @@ class SharedChaos(Chaos):
         """Keep them alive, and let all of them have lanes."""
         self.keep_one_alive()
         with connect(self._dsn) as conn:
-            self._ask(conn, [relay.epoch for relay in sharing.everything(conn)], is_draining=False)
+            self._ask(conn, [relay.epoch for relay in operations.everything(conn)], is_draining=False)
 
     @staticmethod
     def _ask(conn: Connection, epochs: list[int], *, is_draining: bool) -> None:
         with suppress(
-            sharing.LeasesLockedError
+            operations.LeasesLockedError
         ):  # a relay died while it took lanes, and its session has not ended
-            sharing.ask(conn, epochs, is_draining=is_draining)
+            operations.ask(conn, epochs, is_draining=is_draining)
 
     def faults(self) -> list[Fault]:
         """Return what may happen."""

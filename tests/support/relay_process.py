@@ -88,6 +88,11 @@ class RelayProcess:
             sys.stderr.write(self.output())
             raise
 
+    def wait_until_joined(self) -> Self:
+        """Wait until it leads or stands by."""
+        wait_until(lambda: self.find("lanes taken") or self.find("standing by"), "it has joined")
+        return self
+
     def wait_until_running(self) -> Self:
         """Wait until it holds the lanes."""
         self.wait_for("lanes taken")

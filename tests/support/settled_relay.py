@@ -38,7 +38,7 @@ POLL_WITH_RECORD = Cost(1, 2, 0)
 class SettledRelay:
     """A relay that has published before, so that all its statements are prepared, with nothing on the wire.
 
-    What runs by the clock is put off: renewals, shares, delayed messages, partitions, topics.
+    What runs by the clock is put off: renewals, who leads, delayed messages, partitions, topics.
     """
 
     def __init__(self, session: Session, producer: Connection, topic: str) -> None:
@@ -49,7 +49,7 @@ class SettledRelay:
         for _ in range(3):
             self.send(1)
             turn_until(session, lambda: self.is_settled, "it is published and recorded")
-        session._at.balance_at = session._at.retire_at = session._delayed._look_at = inf
+        session._at.look_at = session._at.retire_at = session._delayed._look_at = inf
         self.loop._clock.signals_at = inf
 
     @property

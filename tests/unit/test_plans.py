@@ -166,7 +166,9 @@ EXEMPT: dict[str, dict[str, str]] = {
         **dict.fromkeys(["take", "lock_free", "give_back", "clear", "join", "renew", "release"], LANES),
         **dict.fromkeys(["note_failover", "leave_timeline"], LANES),
         "doubt_held": "when lanes are taken: reads what is held only where their last owner was on another server",
-        **dict.fromkeys(["doubts", "shares", "others", "other_versions", "lane_numbers"], LANES),
+        **dict.fromkeys(
+            ["doubts", "leadership", "others", "other_versions", "other_divisions", "lane_numbers"], LANES
+        ),
         **dict.fromkeys(["topic_generation", "note_origin"], "a table of one row"),
         **dict.fromkeys(["lock_holders", "loop"], "reads what the server knows of its sessions"),
         **dict.fromkeys(

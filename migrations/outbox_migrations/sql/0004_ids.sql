@@ -169,6 +169,10 @@ ALTER TABLE outbox.lease ADD topics_behind text[] NOT NULL DEFAULT '{}';
 COMMENT ON COLUMN outbox.lease.topics_behind IS
     'topics whose messages still go, or may arrive, by an older change than topics_seen: commands wait for their own topic';
 
+ALTER TABLE outbox.lease ADD shard text CHECK (shard ~ '^[1-9][0-9]*/[1-9][0-9]*$');
+COMMENT ON COLUMN outbox.lease.shard IS
+    'which lanes this relay may lead, such as 1/2; null: it is of the version before, and all such relays divide the lanes';
+
 -- Turns ------------------------------------------------------------------------------------------------------
 
 -- What one session does at a time: dropping history, dropping days of the inbox, looking for alarms. A turn lasts until it is given back or

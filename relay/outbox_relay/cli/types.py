@@ -1,4 +1,4 @@
-"""Types of options that click lacks: finite numbers, choices shown as the documentation writes them, brokers."""
+"""Types of options that click lacks: finite numbers, choices as the documentation writes them, shards, brokers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from typing import Any
 
 import click
+
+from outbox_relay.publisher.shard import Shard, ShardError
 
 ALLOWED_BROKERS = "expected HOST:PORT, or several with commas between them, such as localhost:9092"
 
@@ -52,6 +54,23 @@ class Choice(click.Choice[str]):
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Return what is allowed."""
         return f"{value!r} is not one of {', '.join(self.choices)}."
+
+
+class ShardType(click.ParamType[Shard]):
+    """A shard, as I/N."""
+
+    name = "shard"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Shard:
+        """Read the shard.
+
+        Raises:
+            click.BadParameter: the value names no shard.
+        """
+        try:
+            return value if isinstance(value, Shard) else Shard.parse(str(value))
+        except ShardError as error:
+            self.fail(str(error), param, ctx)
 
 
 def check_brokers(value: str) -> str:

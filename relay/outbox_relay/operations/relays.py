@@ -1,4 +1,4 @@
-"""Reads which relays share the lanes, and asks one of them to drain: to give its lanes to the others.
+"""Reads which relay leads and which stand by, and asks one of them to drain: to give its lanes to a standby.
 
 What is asked of a relay is a column of its lease. A relay whose session is lost between the request and its next read
 of that column joins again without knowing of it; so who waits for a drain asks its new session, too. One that knows of
@@ -25,13 +25,15 @@ STATEMENTS = Statements("outbox_relay/operations/relays.sql")
 
 
 @dataclass(frozen=True)
-class SharingRelay:
+class LeasedRelay:
     """A relay with a lease; `owner` is its process by host, process id and a random part."""
 
     owner: str
     epoch: int
     lanes: list[int]
     version: int
+    shard: str | None
+    """The shard whose lanes it may lead; None: it is of a version that divides the lanes among all relays."""
     is_draining: bool
     lacks_kafka: bool
     """Whether no broker replies to it, while something waits for one."""
@@ -54,7 +56,7 @@ class SharingRelay:
             return "draining" if self.lanes else "drained"
         if self.lacks_kafka:
             return "without Kafka"
-        return "publishes" if self.lanes else "stands by"
+        return "leads" if self.lanes else "stands by"
 
 
 class NoSuchRelayError(OperatorError):
@@ -65,13 +67,13 @@ class LeasesLockedError(OperatorError):
     """Another transaction holds the leases, so nothing could be asked of a relay."""
 
 
-def everything(conn: psycopg.Connection[Any]) -> list[SharingRelay]:
+def everything(conn: psycopg.Connection[Any]) -> list[LeasedRelay]:
     """Return all relays with a lease, the oldest first; needs no more than the role outbox_reader."""
-    with conn.cursor(row_factory=class_row(SharingRelay)) as cursor:
+    with conn.cursor(row_factory=class_row(LeasedRelay)) as cursor:
         return cursor.execute(STATEMENTS["all"]).fetchall()
 
 
-def choose(relays: Iterable[SharingRelay], name: str | None) -> list[SharingRelay]:
+def choose(relays: Iterable[LeasedRelay], name: str | None) -> list[LeasedRelay]:
     """Return the living relay of this name, or all living ones where `name` is None.
 
     Args:
@@ -97,7 +99,7 @@ def choose(relays: Iterable[SharingRelay], name: str | None) -> list[SharingRela
 
 
 def ask(conn: psycopg.Connection[Any], epochs: Sequence[int], *, is_draining: bool) -> None:
-    """Ask relays to give their lanes to others, or to take their shares again; needs the role outbox_operator.
+    """Ask relays to give their lanes to others, or to lead again when none does; needs the role outbox_operator.
 
     Args:
         conn: an autocommit connection that is in no transaction.
@@ -122,7 +124,7 @@ def ask(conn: psycopg.Connection[Any], epochs: Sequence[int], *, is_draining: bo
 class Drain:
     """Relays that were asked to drain; `left()` reads what they still have."""
 
-    def __init__(self, conn: psycopg.Connection[Any], relays: Iterable[SharingRelay]) -> None:
+    def __init__(self, conn: psycopg.Connection[Any], relays: Iterable[LeasedRelay]) -> None:
         """Ask these relays to drain.
 
         Args:

@@ -1,4 +1,4 @@
--- The relays that share the lanes, as operators see them, and how they ask one to drain. outbox.lease has a row for each.
+-- The relays of the database, as operators see them, and how they ask one to drain. outbox.lease has a row for each.
 
 -- name: all
 -- Every relay with a lease, the oldest first: its lanes, whether no broker replies to it, the seconds that its lease
@@ -6,7 +6,7 @@
 SELECT e.owner, e.epoch,
        ARRAY(SELECT l.lane FROM outbox.lane l WHERE l.epoch = e.epoch AND l.owner = e.owner ORDER BY l.lane)::integer[]
            AS lanes,
-       e.version, e.is_draining, e.lacks_kafka, e.joined_at,
+       e.version, e.shard, e.is_draining, e.lacks_kafka, e.joined_at,
        extract(epoch FROM e.leased_until - clock_timestamp())::float8 AS lease_seconds,
        e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a) AS has_session
 FROM outbox.lease e ORDER BY e.epoch

@@ -40,26 +40,29 @@ LEFT JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE a.wait_event_type IS DISTINCT FROM 'Lock'
 ORDER BY a.xact_start NULLS FIRST LIMIT 5
 
--- name: shares
--- Who shares the lanes now, in the order in which their processes joined, which lanes no living relay owns, whether this
+-- name: leadership
+-- The lowest epoch of the other relays that lead lanes of this shard (null: none does), which lanes no living relay owns, whether this
 -- relay is asked to drain (null: its lease is gone), the lanes that are its own, the epoch that its session was marked
--- with, how often topics were changed, whether another relay shares that does not lack Kafka, and whether one shares that does
--- not know the hold of a partition (version 1). See "lock_free".
+-- with, how often topics were changed; whether another relay of this shard, or of the version before, has Kafka, and whether
+-- one that has lanes lacks it. See "lock_free".
 WITH living AS MATERIALIZED (
-    SELECT e.epoch, e.owner, e.is_draining, e.lacks_kafka, e.joined_at, e.version FROM outbox.lease e
+    SELECT e.epoch, e.owner, e.shard, e.lacks_kafka, NOT e.is_draining AND NOT e.lacks_kafka AS may_lead FROM outbox.lease e
     WHERE e.leased_until > clock_timestamp()
         AND NOT EXISTS (SELECT FROM outbox.lease n WHERE n.owner = e.owner AND n.epoch > e.epoch)
         AND e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a)
 )
-SELECT ARRAY(SELECT e.epoch FROM living e WHERE NOT e.is_draining ORDER BY e.joined_at, e.owner),
+SELECT (SELECT min(e.epoch) FROM living e JOIN outbox.lane l ON l.epoch = e.epoch AND l.owner = e.owner
+        WHERE e.epoch <> %(epoch)s AND e.shard = %(shard)s AND e.may_lead),
        ARRAY(SELECT l.lane FROM outbox.lane l
              WHERE NOT EXISTS (SELECT FROM living e WHERE e.epoch = l.epoch AND e.owner = l.owner)),
        (SELECT e.is_draining FROM outbox.lease e WHERE e.epoch = %(epoch)s AND e.owner = %(owner)s),
        ARRAY(SELECT l.lane FROM outbox.lane l WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s),
        current_setting('outbox.relay_epoch', true),
        (SELECT g.generation FROM outbox.topic_generation g),
-       EXISTS (SELECT FROM living e WHERE e.epoch <> %(epoch)s AND NOT e.is_draining AND NOT e.lacks_kafka),
-       EXISTS (SELECT FROM living e WHERE e.version < 2)
+       EXISTS (SELECT FROM living e
+               WHERE e.epoch <> %(epoch)s AND coalesce(e.shard, %(shard)s) = %(shard)s AND e.may_lead),
+       EXISTS (SELECT FROM living e JOIN outbox.lane l ON l.epoch = e.epoch AND l.owner = e.owner
+               WHERE e.epoch <> %(epoch)s AND coalesce(e.shard, %(shard)s) = %(shard)s AND e.lacks_kafka)
 
 -- name: topic_generation
 -- How often topics were changed: read after lanes were taken, so that it counts every change that their last owner knew of.
@@ -73,9 +76,17 @@ WHERE e.owner <> %(owner)s AND e.leased_until > clock_timestamp()
     AND e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a)
 
 -- name: other_versions
--- Living relays with which this version cannot share lanes.
+-- Living relays whose protocol this version does not understand.
 SELECT e.owner, e.version FROM outbox.lease e
 WHERE e.leased_until > clock_timestamp() AND e.owner <> %(owner)s AND abs(e.version - %(version)s) > 1
+    AND e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a)
+ORDER BY e.epoch LIMIT 1
+
+-- name: other_divisions
+-- Living relays that divide the lanes by another number. One of the version before, which states no shard, may have any lane.
+SELECT e.owner, coalesce(e.shard, '1/1') FROM outbox.lease e
+WHERE e.leased_until > clock_timestamp() AND e.owner <> %(owner)s
+    AND split_part(coalesce(e.shard, '1/1'), '/', 2)::integer <> %(count)s
     AND e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a)
 ORDER BY e.epoch LIMIT 1
 
@@ -85,8 +96,8 @@ SELECT count(*) FROM outbox.lane
 
 -- name: join
 -- A relay begins: a lease without lanes, under a new epoch, higher than every earlier one.
-INSERT INTO outbox.lease (epoch, owner, backend_pid, version, is_draining, joined_at, leased_until)
-VALUES (nextval('outbox.epoch'), %(owner)s, pg_backend_pid(), %(version)s, %(is_draining)s,
+INSERT INTO outbox.lease (epoch, owner, backend_pid, version, shard, is_draining, joined_at, leased_until)
+VALUES (nextval('outbox.epoch'), %(owner)s, pg_backend_pid(), %(version)s, %(shard)s, %(is_draining)s,
         coalesce(%(since)s::timestamptz, clock_timestamp()), clock_timestamp() + make_interval(secs => %(lease)s))
 RETURNING epoch, joined_at
 

@@ -1,6 +1,6 @@
 """The lease: each relay owns its lanes under an epoch, for as long as it renews its lease in the database's time.
 
-A relay joins with a new epoch and no lanes; lanes come and go under it (shared_lanes.py decides which). What happens
+A relay joins with a new epoch and no lanes; lanes come and go under it (leading.py decides which). What happens
 when an owner dies or pauses, between any two lines: its rows in outbox.lane stay as they are until the lease runs out
 (or its database session is gone), then other relays take the lanes under their epochs and start from the progress that
 was recorded. A paused owner that wakes up finds another epoch at its next poll or barrier, before it publishes
@@ -26,6 +26,7 @@ import psycopg
 
 from outbox.partitioning.lanes import LANES
 from outbox.statements import Statements, array_text
+from outbox_relay.publisher.shard import ALL_LANES, Shard
 from outbox_relay.publisher.snapshot import START, Progress, Snapshot
 from outbox_relay.text.errors import OperatorError
 from outbox_relay.text.logs import Log
@@ -38,7 +39,7 @@ LOCK_WAIT_S = 1.0
 TAKE_WAIT_S = 0.1
 """Taking lanes waits so long for other takers; meanwhile the lanes that a relay has stand still."""
 VERSION = 2
-"""Of the protocol by which relays share lanes; raised with every change that the version before does not understand."""
+"""Of the protocol by which relays hand lanes over; raised with each change that the version before does not know."""
 
 log = Log("lanes")
 
@@ -55,8 +56,8 @@ class LanesLockedError(RuntimeError):
         self.holders = holders
 
 
-class CannotShareError(OperatorError):
-    """The relays of this database cannot share its lanes; the text names why, and what repairs it."""
+class RelayRefusedError(OperatorError):
+    """This relay cannot work with the others, or with this database; the text names why, and what repairs it."""
 
 
 DIVIDED_SESSION = (
@@ -95,6 +96,8 @@ class Lease:
     """By this generation of topics the relay publishes, but for these topics; written with each renewal."""
     lacks_kafka: bool = False
     """Whether no broker replies, while something waits for one; written with each renewal."""
+    shard: Shard = ALL_LANES
+    """It leads lanes of this shard only."""
 
     def renew(self, conn: psycopg.Connection[Any]) -> None:
         """Extend the lease.
@@ -245,6 +248,7 @@ def join(
     owner: str,
     seconds: float,
     *,
+    shard: Shard = ALL_LANES,
     since: datetime | None = None,
     is_draining: bool = False,
 ) -> Lease:
@@ -254,21 +258,24 @@ def join(
         conn: the loop's connection, in autocommit.
         owner: this process's name.
         seconds: how long the lease lasts without a renewal.
+        shard: the lanes that it may lead.
         since: when this process joined first, by the database's clock; None: it joins now.
         is_draining: whether an operator asked this process to drain, in an earlier session.
 
     Raises:
-        CannotShareError: a living relay speaks another version, or the database has another number of lanes.
+        RelayRefusedError: a living relay speaks another version or divides the lanes otherwise, or the database has
+            another number of lanes.
         LanesLockedError: a session that takes lanes holds their lock; nothing was changed.
     """
     if (found := _one(conn, "lane_numbers")) != LANES:
-        raise CannotShareError(
+        raise RelayRefusedError(
             f"the database has {found} lanes, and this version works with {LANES}\n"
             "run the version of outbox-kafka that made the schema, or restore the rows of outbox.lane"
         )
     values = {
         "owner": owner,
         "version": VERSION,
+        "shard": str(shard),
         "is_draining": is_draining,
         "lease": seconds,
         "since": since,
@@ -277,24 +284,36 @@ def join(
         with conn.transaction():
             conn.execute(STATEMENTS["lock_timeout"], {"ms": f"{LOCK_WAIT_S * 1000:.0f}"})
             conn.execute(STATEMENTS["idle_timeout"], {"ms": _idle_ms(seconds)})
-            # One at a time, so that of two relays that cannot share lanes the second sees the first.
+            # One at a time, so that of two relays that do not agree the second sees the first.
             conn.execute(STATEMENTS["lock"])
             _refuse_other_versions(conn, owner)
+            _refuse_other_divisions(conn, owner, shard)
             row = conn.execute(STATEMENTS["join"], values).fetchone()
             assert row is not None  # noqa: S101  (INSERT … RETURNING)
             conn.execute(STATEMENTS["clear"], {"epoch": row[0]})
             conn.execute(STATEMENTS["mark_session"], {"epoch": str(row[0])})
     except psycopg.errors.LockNotAvailable:
         raise LanesLockedError(lock_holders(conn)) from None
-    return Lease(owner, row[0], seconds, since=row[1])
+    return Lease(owner, row[0], seconds, since=row[1], shard=shard)
 
 
 def _refuse_other_versions(conn: psycopg.Connection[Any], owner: str) -> None:
     other = conn.execute(STATEMENTS["other_versions"], {"owner": owner, "version": VERSION}).fetchone()
     if other is not None:
-        raise CannotShareError(
-            f"the relay {other[0]} shares lanes by version {other[1]} of the protocol, this one by {VERSION}; "
+        raise RelayRefusedError(
+            f"the relay {other[0]} hands lanes over by version {other[1]} of the protocol, this one by {VERSION}; "
             "they can be one apart\nupgrade by way of a release in between, or stop the other relay first"
+        )
+
+
+def _refuse_other_divisions(conn: psycopg.Connection[Any], owner: str, shard: Shard) -> None:
+    values = {"owner": owner, "count": shard.count}
+    other = conn.execute(STATEMENTS["other_divisions"], values).fetchone()
+    if other is not None:
+        raise RelayRefusedError(
+            f"--shard {shard} divides the lanes by {shard.count}, and the relay {other[0]} leads shard {other[1]}; "
+            "all relays of a database divide its lanes by one number\ngive this relay a --shard (OUTBOX_SHARD) of "
+            f"{other[1].partition('/')[2]}, or stop the relays that divide otherwise first: outbox relay ls"
         )
 
 

@@ -7,7 +7,7 @@ grows until a session has recorded something, or has been quiet for a while, and
 wire were not recorded, because each session publishes those again.
 
 A relay that was paused for longer than its lease, and lost lanes, joins the others again. What no waiting repairs ends
-the process: a schema that is newer than this version, relays that cannot share lanes, Kafka settings that are refused.
+the process: a schema that is newer than this version, relays that do not agree, Kafka settings that are refused.
 An error of a session's own while it publishes or records does not: it is logged with its place, and the session
 starts over from what is recorded, after a pause that grows to a minute. Any other exception is a defect, and ends the
 process.
@@ -48,6 +48,7 @@ from outbox_relay.publisher.read_ahead import ReadAhead
 from outbox_relay.publisher.renewal import Renewal
 from outbox_relay.publisher.replication import PublishAfter, Replication
 from outbox_relay.publisher.session import REST_AFTER_S, Session
+from outbox_relay.publisher.shard import ALL_LANES, Shard
 from outbox_relay.publisher.topic_lookup import TopicLookup
 from outbox_relay.publisher.topics import Refresher
 from outbox_relay.publisher.upkeep import Upkeep
@@ -93,6 +94,8 @@ class RelayOptions:
     report_every: float = 10.0
     sweep_every: float = 600.0
     publish_after: PublishAfter = PublishAfter.COMMITTED
+    shard: Shard = ALL_LANES
+    """The lanes that the relay may lead."""
     stalled_after: float = 60.0
     """Without a turn of its loop for so long, and without a statement that runs, the relay gives up its lanes."""
     begin_span: Begin | None = None
@@ -100,11 +103,12 @@ class RelayOptions:
 
 
 class Relay:
-    """Publishes what is committed in its share of the lanes, until `stop()` is called.
+    """Leads the lanes of its shard, or stands by, until `stop()` is called.
 
     Raises from `run()`:
         NoStandbyError: messages shall be replicated first, and at the start PostgreSQL names no synchronous standby.
-        CannotShareError: other relays speak another version, or a pooler divides the relay's session.
+        RelayRefusedError: other relays speak another version or divide the lanes otherwise, or a pooler divides the
+            relay's session.
         SchemaError: the schema is newer than this version; or, at the start, missing or older.
         KafkaSettingError: a Kafka setting is unknown or would break a promise.
         UnsettledError: stopped, but messages on the wire were not acknowledged in time; they will be published
@@ -164,7 +168,7 @@ class Relay:
                 self._pause_after(error)
             except (DatabaseUnreachableError, psycopg.Error) as error:
                 if is_divided(error):
-                    raise lease.CannotShareError(lease.DIVIDED_SESSION) from error
+                    raise lease.RelayRefusedError(lease.DIVIDED_SESSION) from error
                 if not may_heal(error):
                     raise
                 self._pause_after(error)
@@ -272,9 +276,9 @@ class Relay:
         self._started, self._held_since = True, time.monotonic()
         upkeep.start()
         try:
-            session.balance()
+            session.hand_over()
             if not held.lanes:
-                log.info("standing by", owner=self._owner, epoch=held.epoch)
+                log.info("standing by", owner=self._owner, epoch=held.epoch, shard=str(held.shard))
             self.vitals.begin(session, renewal)
             self._loop(session)
             left = session.finish(self._options.shutdown_timeout)
@@ -309,6 +313,7 @@ class Relay:
                     conn,
                     self._owner,
                     self._options.lease,
+                    shard=self._options.shard,
                     since=self._joined_at,
                     is_draining=self._is_draining,
                 )

@@ -11,19 +11,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from outbox.backoff import Backoff
 from outbox_relay.publisher.defects import naming_defects
 from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.errors import BrokenError
 from outbox_relay.publisher.hands.opening import Hands
 from outbox_relay.publisher.hands.pauses import BROKEN_PAUSE_LAST_S, PauseAfterFailure
+from outbox_relay.publisher.leading import LEAVE_S, LOOK_EVERY_S, Leadership
 from outbox_relay.publisher.lease import LOCK_WAIT_S, LanesLockedError, LeaseLostError
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publisher.local_wal import Quiet
 from outbox_relay.publisher.locked import LockedRows, report_locked
 from outbox_relay.publisher.loop import Loop
 from outbox_relay.publisher.renewal import Renewal
-from outbox_relay.publisher.shares import BALANCE_EVERY_S, LEAVE_S, Shares
 from outbox_relay.publisher.snapshot import Progress, Snapshot
 from outbox_relay.publisher.upkeep import Upkeep, mark_of, repair
 from outbox_relay.text.logs import Log
@@ -38,8 +37,6 @@ FEW = 100
 REST_S = 0.0015
 """How long it rests after a turn that found something. The next message has probably not been committed yet, and a turn
 that finds nothing costs half of one that does."""
-KEPT_FIRST_S, KEPT_LAST_S = 1.0, 60.0
-"""Lanes that could not be given back are published for so long before that is tried again; longer each time."""
 HASHES_KEPT = 10_000
 MOST_BEHIND = 1_000
 """While more topics than this follow no change of theirs yet, none is stated."""
@@ -49,13 +46,13 @@ MOST_BEHIND = 1_000
 class SessionTimes:
     """When a session does what it does not do in each turn (monotonic seconds)."""
 
-    balance_at: float = 0.0
+    look_at: float = 0.0
     retire_at: float = 0.0
     leave_by: float = 0.0
     locks_until: float = 0.0
     """Until when a loop that stops waits for rows that other sessions hold."""
     kept_until: float = 0.0
-    kept: Backoff = field(default_factory=lambda: Backoff(KEPT_FIRST_S, KEPT_LAST_S))
+    """Until when lanes are published that could not be given back."""
     broken: PauseAfterFailure = field(default_factory=lambda: PauseAfterFailure(BROKEN_PAUSE_LAST_S))
     """The loop ended with an error of its own: the next one begins when the pause is over."""
 
@@ -70,7 +67,7 @@ class Session:
         self._hands = hands
         self._upkeep = upkeep
         self._renewal = renewal
-        self._shares = Shares(hands.conn, hands.lease)
+        self._leadership = Leadership(hands.conn, hands.lease)
         self._locked = LockedRows(hands.conn)
         self._delayed = Delayed(hands.conn)
         self._quiet = Quiet(hands.statements, hands.positions)
@@ -97,7 +94,7 @@ class Session:
     @property
     def is_draining(self) -> bool:
         """Whether an operator has asked this relay to give its lanes to others."""
-        return self._shares.is_draining
+        return self._leadership.is_draining
 
     @property
     def unacknowledged(self) -> int:
@@ -157,7 +154,7 @@ class Session:
     def _look_after(self) -> None:
         now = time.monotonic()
         self._renewal.beat()
-        self.balance()
+        self.hand_over()
         loop = self._loop
         if loop is None:
             self._upkeep.take_lost(())
@@ -211,24 +208,24 @@ class Session:
 
     # Lanes --------------------------------------------------------------------------------------------------------
 
-    def balance(self) -> None:
-        """Take what is this relay's share and free, and give back what is not its share.
+    def hand_over(self) -> None:
+        """Take what this relay wants and is free, and give back what it does not want.
 
         Raises:
-            CannotShareError: the connection does not keep its session.
+            RelayRefusedError: the connection does not keep its session.
             LeaseLostError: the lease has ended, or another relay took lanes of ours.
         """
         now = time.monotonic()
-        if now >= self._at.balance_at:
-            self._at.balance_at = now + BALANCE_EVERY_S
-            share, free = self._shares.read()
+        if now >= self._at.look_at:
+            self._at.look_at = now + LOOK_EVERY_S
+            wanted, free = self._leadership.read()
             self._leave_without_kafka(now)
             self._follow_topics()
-            taken = self._take((share - self.lanes) & free)
+            taken = self._take((wanted - self.lanes) & free)
             if self._loop is None:
                 if now >= self._at.broken.over_at:
                     self._begin()
-            elif taken or (self.lanes - share and now >= self._at.kept_until):
+            elif taken or (self.lanes - wanted and now >= self._at.kept_until):
                 self._stop_loop(now)
         if self._loop is not None and self._loop.core.is_stopping:
             self._change_lanes(now)
@@ -252,33 +249,25 @@ class Session:
         return loop.core.is_done() or (loop.is_held_up and now >= self._at.locks_until)
 
     def _change_lanes(self, now: float) -> None:
-        """End a loop that has settled, give back what is not our share, and begin the next one."""
+        """End a loop that has settled, give back what is not wanted, and begin the next one."""
         loop = self._loop
         assert loop is not None  # noqa: S101  (asked by the caller)
         if not self._has_settled(loop, now):
             if now >= self._at.leave_by:
                 raise LeaseLostError(
-                    f"lanes {sorted(self.lanes)} are to be shared again, and Kafka acknowledged nothing of them for "
+                    f"lanes {sorted(self.lanes)} are to change hands, and Kafka acknowledged nothing of them for "
                     f"{LEAVE_S:g} s: they are left as they are"
                 )
             return
         self._end_loop(is_clean=loop.core.is_done())
-        share, _ = self._shares.read()
-        leaving = self.lanes - share
-        if self._shares.has_older and not self._shares.is_draining:
-            # It could not take them, nor any other lane with them: see outbox.keep_from_older_relay().
-            kept = leaving & loop.writes.holds.lanes_of_partitions()
-            leaving -= kept
-            self._at.kept_until = now + self._at.kept.next() if kept else self._at.kept_until
-        if leaving:
+        wanted, _ = self._leadership.read()
+        if leaving := self.lanes - wanted:
             given = self._lease.give_back(self._conn, {lane: self._doubted.get(lane, 0) for lane in leaving})
             if given:
                 log.info("lanes given back", owner=self._lease.owner, epoch=self.epoch, lanes=sorted(given))
             if leaving - given:
                 self._locked.report(leaving - given, "giving the lane back")
-                self._at.kept_until = now + self._at.kept.next()
-            else:
-                self._at.kept.reset()
+                self._at.kept_until = now + LOCK_WAIT_S
         self._begin()
 
     def _take(self, lanes: frozenset[int]) -> bool:
@@ -296,7 +285,7 @@ class Session:
         self._floors |= {lane: known.floor for lane, known in taken.progress.items()}
         self._doubted |= taken.doubted
         if taken.progress:
-            self._hands.topics.read_anew(self._shares.read_generation())
+            self._hands.topics.read_anew(self._leadership.read_generation())
             lease = self._lease
             log.info("lanes taken", owner=lease.owner, epoch=lease.epoch, lanes=sorted(lease.lanes))
         return bool(taken.progress)
@@ -328,10 +317,14 @@ class Session:
 
     def _leave_without_kafka(self, now: float) -> None:
         loop = self._loop
+        if not self.lanes:
+            is_away = self._leadership.leader_lacks_kafka
+            self._lease.lacks_kafka = self._hands.silence.stand_by(now, is_leader_away=is_away)
+            return
         silences = (self._hands.silence.away_since, None if loop is None else loop.unanswered_since)
         since = min((one for one in silences if one is not None), default=None)
         self._lease.lacks_kafka = since is not None
-        if since is not None and now - since >= LEAVE_S and self._shares.others_have_kafka:
+        if since is not None and now - since >= LEAVE_S and self._leadership.others_have_kafka:
             raise LeaseLostError(
                 f"no broker replied to this relay for {LEAVE_S:g} s, and another relay has Kafka: lanes "
                 f"{sorted(self.lanes)} are left to them as they are"
@@ -339,7 +332,7 @@ class Session:
 
     def _follow_topics(self) -> None:
         topics = self._hands.topics
-        topics.expect(self._shares.generation)
+        topics.expect(self._leadership.generation)
         behind = [] if self._loop is None else self._loop.gates.behind
         if topics.generation is not None and len(behind) <= MOST_BEHIND:
             self._lease.follows = topics.generation, behind

@@ -4,7 +4,7 @@ Relays share nothing but the process, and what they know of their servers' logs 
 connections, lease, producer and pauses. What happens between any two lines:
 
 - A database or its brokers go away: the relay of it waits, as it does alone; the others go on.
-- An error ends one relay (a schema that is newer, relays that cannot share lanes, a defect): it is logged with the
+- An error ends one relay (a schema that is newer, relays that do not agree, a defect): it is logged with the
   database's name, and another relay of that database starts after a pause that grows to a minute.
 - The process is asked to stop while a relay starts again: the new one stops before it takes lanes.
 - The process dies: as if each relay had died.

@@ -1,4 +1,4 @@
-"""`outbox relay ls` and `outbox relay drain`: which relays share the lanes, and giving one's lanes to the others."""
+"""`outbox relay ls` and `outbox relay drain`: which relay leads, and giving its lanes to a standby."""
 
 from __future__ import annotations
 
@@ -56,10 +56,11 @@ def test_relays_are_listed_with_lanes_version_and_lease(database: str, conn: Con
     with leases(database, db7_1_a=LOW, db8_2_b=[]):
         out = succeed("relay", "ls", OUTBOX_DSN=database).out.splitlines()
         assert out[0].split("  ")[0] == "RELAY"
-        assert [line.split()[:2] for line in out[1:]] == [["db7:1:a", "publishes"], ["db8:2:b", "stands"]]
+        assert [line.split()[:2] for line in out[1:]] == [["db7:1:a", "leads"], ["db8:2:b", "stands"]]
         assert "0, 1, 2, 3" in out[1]
         first, second = listed(database)
     assert (first["epoch"], first["version"], first["lanes"]) == (1, VERSION, LOW)
+    assert (first["condition"], first["shard"]) == ("leads", "1/1")
     assert 50 < first["lease_seconds"] <= 60
     assert (second["condition"], second["is_draining"]) == ("stands by", False)
     wait_until(lambda: listed(database)[0]["condition"] == "session gone", "its session is gone")
@@ -69,22 +70,30 @@ def test_relays_are_listed_with_lanes_version_and_lease(database: str, conn: Con
         assert listed(database)[0]["condition"] == "lease ended"
 
 
-def test_a_drained_relay_gives_its_lanes_to_the_others_and_takes_them_again(
+def test_a_drained_relay_gives_its_lanes_to_a_standby_and_takes_them_again(
     database: str, bootstrap_servers: str, topic: str, conn: Connection
 ) -> None:
-    with RelayThread(database, bootstrap_servers), RelayThread(database, bootstrap_servers):
-        wait_until(lambda: sorted(running(database).values()) == [LOW, HIGH], "both have lanes")
-        name = next(owner for owner, lanes in running(database).items() if lanes == LOW)
-        insert_numbered(conn, topic, 200)
-        out = succeed("relay", "drain", name, OUTBOX_DSN=database)
-        assert f"{name} has given its lanes back" in out.out
-        assert running(database)[name] == []
-        drained = next(each for each in listed(database) if each["owner"] == name)
-        assert (drained["is_draining"], drained["condition"]) == (True, "drained")
-        wait_until(lambda: sorted(running(database).values()) == [[], LOW + HIGH], "the other has them all")
-        assert "again" in succeed("relay", "drain", name, "--undo", OUTBOX_DSN=database).out
-        wait_until(lambda: sorted(running(database).values()) == [LOW, HIGH], "both have lanes again")
-        wait_published(conn)
+    def leads(owner: str) -> bool:
+        lanes = running(database)
+        return len(lanes) == 2 and lanes[owner] == LOW + HIGH
+
+    with RelayThread(database, bootstrap_servers) as first:
+        wait_until(lambda: [*running(database).values()] == [LOW + HIGH], "it leads")
+        (name,) = running(database)
+        with RelayThread(database, bootstrap_servers) as second:
+            second.wait_for("standing by")
+            (other,) = running(database).keys() - {name}
+            insert_numbered(conn, topic, 200)
+            out = succeed("relay", "drain", name, OUTBOX_DSN=database)
+            assert f"{name} has given its lanes back" in out.out
+            drained = next(each for each in listed(database) if each["owner"] == name)
+            assert (drained["is_draining"], drained["condition"]) == (True, "drained")
+            wait_until(lambda: leads(other), "the standby leads")
+            assert "again" in succeed("relay", "drain", name, "--undo", OUTBOX_DSN=database).out
+            succeed("relay", "drain", other, OUTBOX_DSN=database)
+            wait_until(lambda: leads(name), "the first one leads again")
+            wait_published(conn)
+        assert first.is_running
     found = compare(read_topic(bootstrap_servers, topic), numbered(200))
     assert not found.broken
     assert found.duplicate_records == 0

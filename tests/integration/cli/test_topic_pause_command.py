@@ -97,7 +97,7 @@ def test_a_relay_that_does_not_state_the_pause_is_named(
         assert "these relays have not paused" in ran.err
         assert f"to wait on: outbox topic pause {topics.sick} --reason TEXT" in ran.err
         topics.follow(session)
-        session.balance()
+        session.hand_over()
 
 
 def test_an_operators_login_is_enough_and_a_readers_is_not(

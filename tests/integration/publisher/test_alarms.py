@@ -124,8 +124,8 @@ def test_two_relays_and_restarts_send_each_alarm_once(
         relay(database, bootstrap_servers, receiver) as second,
     ):
         receiver.wait("half_message_exhausted", ["raised"])
-        first.wait_until_running()
-        second.wait_until_running()
+        first.wait_until_joined()
+        second.wait_until_joined()
         first.stop()
         second.stop()
     with relay(database, bootstrap_servers, receiver) as third:

@@ -14,6 +14,7 @@ from psycopg.errors import CheckViolation
 
 from tests.support.bystander import BOUND_S, Bystander
 from tests.support.kafka_records import read_topic
+from tests.support.lanes import ask_to_drain
 from tests.support.locks import holding
 from tests.support.parking import Parking, check, relay
 from tests.support.plain_inserts import Connection
@@ -184,7 +185,7 @@ def test_a_stop_and_its_successor_do_not_wait_for_a_row(
 
 
 @pytest.mark.parametrize("held", ["the lane's", "the key's"])
-def test_lanes_are_shared_with_another_relay_while_a_row_is_held(
+def test_lanes_are_given_to_another_relay_while_a_row_is_held(
     database: str, bootstrap_servers: str, parking: Parking, bystander: Bystander, held: str
 ) -> None:
     """What waits for the row keeps no other lane from its next owner."""
@@ -196,8 +197,11 @@ def test_lanes_are_shared_with_another_relay_while_a_row_is_held(
             parking.send(parking.good, 0, poison=True)
             bystander.flows()
             with RelayThread(database, bootstrap_servers) as second:
-                second.wait_for("lanes taken", lanes=[4, 5, 6, 7])
+                session = wait_until(lambda: first.session, "it runs")
+                ask_to_drain(parking.conn, session)
+                second.wait_for("lanes taken")
                 bystander.flows()
+                ask_to_drain(parking.conn, session, is_draining=False)
         parking.repair()
         wait_until(lambda: parking.reasons == ["failed", "failed"], "another key is held")
         parking.request()

@@ -41,7 +41,7 @@ def test_a_relay_that_has_lost_its_lanes_sends_no_page_of_a_list(
 
         with pytest.MonkeyPatch.context() as patch:
             # Not before the page is read.
-            patch.setattr(type(session), "balance", lambda _: None)
+            patch.setattr(type(session), "hand_over", lambda _: None)
             turns = [is_lost() for _ in range(4)]
         assert any(turns)
         assert loop.wires.handed == handed

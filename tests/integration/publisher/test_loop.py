@@ -256,21 +256,3 @@ def more(conn: Connection, topic: str) -> bool:
     EXTRA.append(100)
     wait_published(conn)
     return False
-
-
-def test_relays_share_lanes_and_take_them_over(
-    database: str, bootstrap_servers: str, make_topic: MakeTopic, conn: Connection
-) -> None:
-    topic = make_topic()
-    insert_numbered(conn, topic, 500)
-    with RelayThread(database, bootstrap_servers) as first:
-        wait_published(conn)
-        with RelayThread(database, bootstrap_servers) as second:
-            second.wait_for("lanes taken")
-            first.wait_for("lanes given back")
-            insert_numbered(conn, topic, 500, start=500)
-            wait_published(conn)
-        first.wait_for("lanes taken", lanes=list(range(8)))
-        insert_numbered(conn, topic, 500, start=1_000)
-        wait_published(conn)
-    check(bootstrap_servers, topic, 1_500)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import compare, read_topic
+from tests.support.lanes import ask_to_drain
 from tests.support.parking import Parking
 from tests.support.relay_session import relay_session, turn_until
 from tests.support.relay_thread import RelayThread
@@ -62,7 +63,7 @@ def test_what_is_drained_is_not_published_again_by_a_list_that_was_made_before(
     check(bootstrap_servers, parking)
 
 
-def test_what_is_drained_beside_a_backlog_is_not_repeated_when_lanes_are_shared(
+def test_what_is_drained_beside_a_backlog_is_not_repeated_when_lanes_change_hands(
     database: str, bootstrap_servers: str, parking: Parking
 ) -> None:
     with relay_session(database, bootstrap_servers, page=PAGE) as session:
@@ -71,7 +72,8 @@ def test_what_is_drained_beside_a_backlog_is_not_repeated_when_lanes_are_shared(
         parking.request()
         turn_until(session, lambda: "failed" not in parking.reasons, "a part of it is drained")
         with RelayThread(database, bootstrap_servers, page=PAGE):
-            turn_until(session, lambda: len(session.lanes) == 4, "lanes are given back")
+            ask_to_drain(parking.conn, session)
+            turn_until(session, lambda: not session.lanes, "lanes are given back")
             parking.drain(session)
     check(bootstrap_servers, parking)
 

@@ -16,8 +16,8 @@ from outbox_migrations import api
 from outbox_relay.database.schema import SchemaError
 from outbox_relay.publisher import service
 from outbox_relay.publisher.finder import Finder
+from outbox_relay.publisher.leading import Leadership
 from outbox_relay.publisher.service import Relay, RelayOptions
-from outbox_relay.publisher.shares import Shares
 from tests.support.kafka_records import read_topic
 from tests.support.plain_inserts import Connection, connect, insert, wait_published
 from tests.support.waiting import wait_until
@@ -164,7 +164,7 @@ def test_a_schema_that_became_newer_ends_the_relay(
 @pytest.mark.parametrize(
     ("where", "defect"),
     [
-        ((Shares, "read"), ZeroDivisionError("a defect")),
+        ((Leadership, "read"), ZeroDivisionError("a defect")),
         ((Finder, "poll"), psycopg.ProgrammingError("the query has 2 placeholders")),
     ],
 )

@@ -22,7 +22,7 @@ def test_progress_is_read_when_the_lock_of_taking_is_held(
     database: str, bootstrap_servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease, "TAKE_WAIT_S", 60.0)
-    monkeypatch.setattr(session, "BALANCE_EVERY_S", 3_600.0)  # the owner gives nothing back
+    monkeypatch.setattr(session, "LOOK_EVERY_S", 3_600.0)  # the owner gives nothing back
     with relay_session(database, bootstrap_servers, clean=False) as owner, connect(database) as conn:
         turn_until(owner, lambda: owner.counts.polls > 2, "it polls")
         with connect(database) as taker, connect(database) as locker, ThreadPoolExecutor(1) as thread:

@@ -1,20 +1,23 @@
-"""Relays that share lanes, as a state machine without a server: every interleaving of their steps, and what it breaks.
+"""Relays that hand lanes over, as a state machine without a server: every interleaving, and what it breaks.
 
 Two lanes of one key each, and relay sessions that join one after the other. A session may die between any two of its
 steps, and its lease may run out between any two, as after a pause; then it goes on as a zombie at any later time. What
 a session gave to Kafka arrives in its order at any later time or never, whatever became of the session.
 
-    shares      reads who lives and which lanes are free: stops reading lanes of others, begins to take its own
+    look        reads who leads and which lanes are free: stops reading all, or begins to take what is free. The
+                product's own rule decides who leads; a session of the version before has its part of the lanes
     lock, progress, take    one transaction under the lock of outbox.lease; a death undoes it
     read, barrier, produce  a page of one message of each lane that it reads
     record      two steps: its check reads the lanes' rows without a lock, its commit may come after a take-over
     give back   lanes that it does not read any more, when all of them on the wire is recorded
     renew       extends a lease whose row is still there, even one that ran out
+    hold        somebody locks the row of a lane for a time: it is neither taken nor given back
 
 Checked in every state: LOSS, a message is recorded and not in Kafka. ORDER, a message appears before one in front of
 it. OWNERS, a barrier or record of a session passed that speaks for a lane of another. TWICE, a message appears twice
 although no session died and no lease ran out. STUCK, nothing more happens, and a lane has no living owner or messages
-to publish, although a session lives that could have it. `Variant` takes single safeguards away.
+to publish, although a session lives that could have it; or two have lanes, and none is of the version before. `Variant`
+takes single safeguards away.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from outbox_relay.publisher.leading import leads
 
 LOSS, ORDER, OWNERS, TWICE, STUCK = "LOSS", "ORDER", "OWNERS", "TWICE", "STUCK"
 NO_SESSION = -1
@@ -36,6 +41,12 @@ class Variant:
     deaths: int = 0
     pauses: int = 0
     drains: int = 0
+    holds: int = 0
+    """How often somebody locks the row of the second lane."""
+    older: frozenset[int] = frozenset()
+    """The sessions of the version before."""
+    yields: bool = True
+    """Whether a session gives its lanes to an older one that has lanes, too."""
     give_back: str = "recorded"
     """When a lane is given back: all of it is "recorded", or only "acknowledged"."""
     takes_from_living: bool = False
@@ -46,7 +57,7 @@ class Variant:
     """Whether a lane that is given back stays among those that are read."""
     records_unacknowledged: bool = False
     notices_loss: bool = True
-    """Whether a session that has lost a lane ends when it reads the shares."""
+    """Whether a session that has lost a lane ends when it looks."""
     starts_behind_doubts: bool = False
     """Whether a taker skips what the last owner may have given to Kafka."""
 
@@ -112,6 +123,9 @@ class State(NamedTuple):
     deaths: int = 0
     pauses: int = 0
     drains: int = 0
+    holds: int = 0
+    is_held: bool = False
+    """Whether somebody holds the row of the second lane."""
     wrong: frozenset[str] = frozenset()
 
 
@@ -120,7 +134,7 @@ Next = tuple[str, State]
 
 def start(v: Variant) -> State:
     """The state before any relay joins."""
-    return State((Session(),) * v.sessions, deaths=v.deaths, pauses=v.pauses, drains=v.drains)
+    return State((Session(),) * v.sessions, deaths=v.deaths, pauses=v.pauses, drains=v.drains, holds=v.holds)
 
 
 def with_session(s: State, number: int, session: Session) -> State:
@@ -156,11 +170,25 @@ def _is_free(s: State, lane: int, taker: int) -> bool:
     return not row.owned or (row.epoch != taker and not s.sessions[row.epoch].lives)
 
 
-def _share(s: State, number: int) -> frozenset[int]:
-    """The share of a session, as `share_of` computes it; what it has, while its own lease is over."""
+def _wanted(v: Variant, s: State, number: int) -> frozenset[int]:
+    """The lanes that a session wants."""
     me = s.sessions[number]
     if me.drains:
         return frozenset()
+    if number in v.older:
+        return _part(s, number)
+    has_lanes = any(lane.has for lane in me.lanes)
+    if has_lanes and not v.yields:
+        return frozenset({0, 1})
+    owners = {row.epoch for row in s.rows if row.owned} - {number, *v.older}
+    others = [n for n in owners if s.sessions[n].lives and not s.sessions[n].drains]
+    is_leader = leads(number, has_lanes=has_lanes, first=min(others, default=None))
+    return frozenset({0, 1} if is_leader else ())
+
+
+def _part(s: State, number: int) -> frozenset[int]:
+    """The part of a session of the version before; what it has, while its own lease is over."""
+    me = s.sessions[number]
     if not me.lives:
         return frozenset(n for n, lane in enumerate(me.lanes) if lane.has)
     living = [n for n, each in enumerate(s.sessions) if each.lives and not each.drains]
@@ -182,6 +210,10 @@ def steps(v: Variant, s: State) -> Iterator[Next]:
         if session.at == "out":
             yield f"{number} joins", with_session(s, number, Session("loop", "live"))
             break  # They join in the order of their epochs.
+    if s.is_held:
+        yield "the row is free", s._replace(is_held=False)
+    elif s.holds and s.lock == NO_SESSION:
+        yield "somebody locks the row", s._replace(is_held=True, holds=s.holds - 1)
     for number, session in enumerate(s.sessions):
         yield from _arrivals(v, s, number)
         if session.runs:
@@ -236,25 +268,25 @@ def _balance(v: Variant, s: State, number: int, session: Session) -> Iterator[Ne
     if lost and v.notices_loss:
         yield f"{number} finds lanes lost", _end(s, number)
         return
-    share = _share(s, number)
+    wanted = _wanted(v, s, number)
     leaving = {
         n: lane._replace(
             leaves=True, reads=lane.reads and v.reads_on, at=lane.at if v.reads_on else lane.sent
         )
         for n, lane in enumerate(session.lanes)
-        if lane.has and not lane.leaves and n not in share
+        if lane.has and not lane.leaves and n not in wanted
     }
-    wanting = [
+    free = [
         n
-        for n in sorted(share)
+        for n in sorted(wanted)
         if not session.lanes[n].has and (v.takes_from_living or _is_free(s, n, number))
     ]
-    if leaving or wanting:
+    if leaving or free:
         after = _lanes(session, leaving)
-        if wanting:
-            taking = tuple((n, s.rows[n].progress if v.progress_before_lock else 0) for n in wanting)
+        if free:
+            taking = tuple((n, s.rows[n].progress if v.progress_before_lock else 0) for n in free)
             after = after._replace(at="wants", taking=taking)
-        yield f"{number} reads shares", with_session(s, number, after)
+        yield f"{number} looks", with_session(s, number, after)
 
 
 def _take(v: Variant, s: State, number: int, session: Session) -> Iterator[Next]:
@@ -263,7 +295,9 @@ def _take(v: Variant, s: State, number: int, session: Session) -> Iterator[Next]
             yield f"{number} finds its lease ended", _end(s, number)
             return
         free = tuple(
-            (n, known) for n, known in session.taking if v.takes_from_living or _is_free(s, n, number)
+            (n, known)
+            for n, known in session.taking
+            if (v.takes_from_living or _is_free(s, n, number)) and not (s.is_held and n == 1)
         )
         after = session._replace(lease="live", taking=free, at="locked" if free else "loop")
         yield f"{number} locks", with_session(s, number, after)._replace(lock=number if free else NO_SESSION)
@@ -350,6 +384,7 @@ def _commit_record(v: Variant, s: State, number: int, session: Session) -> Itera
 
 def _give_back(v: Variant, s: State, number: int, session: Session) -> Iterator[Next]:
     locked = {n for n, _ in s.sessions[s.lock].taking} if s.lock != NO_SESSION else set[int]()
+    locked |= {1} if s.is_held else set()
     given = {}
     for n, lane in enumerate(session.lanes):
         settled = lane.sent == lane.arrived and (lane.recorded == lane.sent or v.give_back == "acknowledged")

@@ -1,4 +1,4 @@
-"""Searches the model of shared lanes."""
+"""Searches the model of lanes that change hands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def search(v: Variant, until: str = "") -> Found:
 def _is_stuck(v: Variant, s: State) -> bool:
     could = any(each.lives and not each.drains for each in s.sessions)
     owned = all(row.owned and s.sessions[row.epoch].lives for row in s.rows)
-    return could and not (owned and s.seen == v.messages)
+    is_split = len({row.epoch for row in s.rows}) > 1
+    has_older = any(s.sessions[number].lives for number in v.older)
+    return could and not (owned and s.seen == v.messages and (has_older or not is_split))
 
 
 def _reduced(s: State) -> State:

@@ -51,6 +51,20 @@ def test_a_number_out_of_range_is_refused_with_the_range() -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "variables"),
+    [(["--shard", "3/2"], {}), ([], {"OUTBOX_SHARD": "3/2"})],
+    ids=["option", "variable"],
+)
+def test_a_shard_that_does_not_exist_is_refused_with_what_is_expected(
+    arguments: list[str], variables: dict[str, str]
+) -> None:
+    ran = outbox("relay", "run", *arguments, OUTBOX_DSN=NOWHERE, OUTBOX_BOOTSTRAP_SERVERS="h:1", **variables)
+    assert ran.code == 2
+    assert "--shard" in ran.err
+    assert "there is no shard 3 of 2; expected I/N" in ran.err
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         ["message", "ls", "--key", NOT_UTF8],

@@ -1,4 +1,4 @@
-"""The model of shared lanes: every interleaving keeps the promises, and each safeguard taken away breaks one."""
+"""The model of a hand-over: every interleaving keeps the promises, and each safeguard taken away breaks one."""
 
 from __future__ import annotations
 
@@ -17,26 +17,35 @@ SOUND: dict[str, Variant] = {
     "two deaths among three": Variant(sessions=3, deaths=2, messages=ONE_EACH),
     "a lease that runs out": Variant(pauses=1, messages=ONE_EACH),
     "a death and a lease that runs out": Variant(deaths=1, pauses=1, messages=ONE_EACH),
+    "a row that is held": Variant(holds=2, drains=1, messages=ONE_EACH),
+    "a row that is held while three join": Variant(sessions=3, holds=1, messages=ONE_EACH),
+    "a row that is held when a leader ends": Variant(holds=1, deaths=1, messages=ONE_EACH),
+    "an upgrade": Variant(sessions=3, older=frozenset({0}), deaths=1, messages=ONE_EACH),
+    "an upgrade, and back": Variant(sessions=3, older=frozenset({0, 2}), deaths=2, messages=ONE_EACH),
 }
 
 BROKEN: dict[str, tuple[Variant, str]] = {
-    "gives back before the record": (Variant(give_back="acknowledged"), TWICE),
+    "gives back before the record": (Variant(give_back="acknowledged", drains=1), TWICE),
     "takes from the living": (Variant(takes_from_living=True), TWICE),
     "a barrier that checks no epoch": (Variant(barrier_checks=False, pauses=1, messages=ONE_EACH), OWNERS),
     "a record that does not name its lanes": (
         Variant(record_checks=False, pauses=1, messages=ONE_EACH),
         OWNERS,
     ),
-    "reads progress before it locks": (Variant(progress_before_lock=True), TWICE),
-    "reads a lane on after it is given back": (Variant(reads_on=True), TWICE),
-    "publishes a lane on after it is given back": (Variant(reads_on=True), OWNERS),
+    "reads progress before it locks": (Variant(progress_before_lock=True, drains=1), TWICE),
+    "reads a lane on after it is given back": (Variant(reads_on=True, drains=1), TWICE),
+    "publishes a lane on after it is given back": (Variant(reads_on=True, drains=1), OWNERS),
     "records what is not acknowledged": (
         Variant(records_unacknowledged=True, deaths=1, messages=ONE_EACH),
         LOSS,
     ),
     "starts behind what is in doubt": (Variant(starts_behind_doubts=True, deaths=1), ORDER),
     "does not notice lost lanes without traffic": (
-        Variant(notices_loss=False, pauses=1, deaths=1, messages=ONE_EACH),
+        Variant(notices_loss=False, pauses=1, deaths=1, holds=1, messages=ONE_EACH),
+        STUCK,
+    ),
+    "keeps its lanes beside an older one": (
+        Variant(holds=1, yields=False, messages=ONE_EACH),
         STUCK,
     ),
 }
@@ -51,6 +60,6 @@ def test_no_interleaving_of_relays_breaks_a_promise(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_safeguard_of_shared_lanes_taken_away_is_missed(name: str) -> None:
+def test_a_safeguard_of_a_hand_over_taken_away_is_missed(name: str) -> None:
     variant, wrong = BROKEN[name]
     assert wrong in search(variant, wrong).wrong

@@ -18,19 +18,20 @@ from outbox_relay.cli.options import (
     kafka_config_option,
     log_options,
 )
-from outbox_relay.cli.relay import sharing
+from outbox_relay.cli.relay import leading
 from outbox_relay.cli.relay.alarm import alarm_options, alarm_service
 from outbox_relay.cli.relay.databases import chosen, databases_options
 from outbox_relay.cli.relay.monitored import RELAY_ROLE, monitored
 from outbox_relay.cli.relay.retain import retain_options, retention
 from outbox_relay.cli.relay.traced import traced, tracing_option
-from outbox_relay.cli.types import Number
+from outbox_relay.cli.types import Number, ShardType
 from outbox_relay.database.rights import needing
 from outbox_relay.publisher.hands.silence import LEAST_PATIENCE_S, PATIENCE_S
 from outbox_relay.publisher.kafka import KafkaSettingError
 from outbox_relay.publisher.replication import PublishAfter
 from outbox_relay.publisher.service import Relay, RelayOptions, UnsettledError
 from outbox_relay.publisher.several import Relays
+from outbox_relay.publisher.shard import Shard
 from outbox_relay.text import logs
 
 
@@ -103,6 +104,16 @@ def relay() -> None:
     show_envvar=True,
     help="What a message waits for: its commit, or also that a synchronous standby has it.",
 )
+@click.option(
+    "--shard",
+    type=ShardType(),
+    default="1/1",
+    show_default=True,
+    envvar="OUTBOX_SHARD",
+    show_envvar=True,
+    metavar="I/N",
+    help="Lead the I-th of N parts of the lanes only; each part needs relays of its own.",
+)
 @tracing_option
 @retain_options
 @alarm_options
@@ -120,6 +131,7 @@ def run(
     ack_timeout: float,
     shutdown_timeout: float,
     publish_after: str,
+    shard: Shard,
     tracing: bool,
     http: tuple[str, int] | None,
     livez: tuple[str, int] | None,
@@ -129,6 +141,7 @@ def run(
 ) -> None:
     """Run the relay until SIGTERM or SIGINT.
 
+    Of the relays of a database one leads and publishes; the others stand by, and one of them takes over when it ends.
     It may start before PostgreSQL and Kafka do and outlives their restarts. Kafka settings that would break a promise
     (acks, idempotence, time-outs) are refused. On SIGTERM it settles what is on the
     wire, so that nothing is published twice. Exit codes: 0 stopped, 1 refused or failed, 2 wrong options.
@@ -143,6 +156,7 @@ def run(
       outbox relay run --kafka-config compression.type=lz4 --log-format json
       outbox relay run --retain 30d --retain-without-warehouse
       outbox relay run --http 9464 --tracing
+      outbox relay run --shard 1/2
     """
     logs.setup(log_format, log_level)
     begin_span = traced() if tracing else None
@@ -157,6 +171,7 @@ def run(
             ack_timeout=ack_timeout,
             shutdown_timeout=shutdown_timeout,
             publish_after=PublishAfter(publish_after),
+            shard=shard,
             begin_span=begin_span,
         )
         for name, dsn in chosen(dsns, config).items()
@@ -198,5 +213,5 @@ def run(
         raise click.ClickException(str(error)) from error
 
 
-relay.add_command(sharing.ls)
-relay.add_command(sharing.drain)
+relay.add_command(leading.ls)
+relay.add_command(leading.drain)

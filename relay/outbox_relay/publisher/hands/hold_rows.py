@@ -114,12 +114,6 @@ class HoldRows:
         """Return all numbers of some holds."""
         return [number for scope in scopes for number in self.by_scope.get(scope, {}).values()]
 
-    def lanes_of_partitions(self) -> frozenset[int]:
-        """Return the lanes in which a partition is held."""
-        return frozenset(
-            lane for scope, rows in self.by_scope.items() if scope.kind == "partition" for lane in rows
-        )
-
     def empty(self, scopes: Iterable[Scope]) -> set[Scope]:
         """Read which of some holds have rows, and nothing waits for them."""
         found = {scope for scope in scopes if scope in self.by_scope}

@@ -31,6 +31,8 @@ UNANSWERED_S = 0.5
 log = Log("relay")
 
 TopicPartition = tuple[str, int]
+ANY_PARTITION: TopicPartition = ("__consumer_offsets", 0)
+"""What a relay that stands by asks about: whether there is an answer counts, not what it is."""
 Probe = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, PartitionState]]
 """Describes what Kafka knows of partitions; raises KafkaUnavailableError when no broker replies."""
 
@@ -68,6 +70,18 @@ class Silence:
         asker, self._asker, self._asked = self._asker, None, None
         if asker is not None:
             asker[0].shutdown(wait=False, cancel_futures=True)
+
+    def stand_by(self, now: float, *, is_leader_away: bool) -> bool:
+        """Return whether Kafka is away from this relay, which stands by, as it is from the leader.
+
+        It asks only while the leader lacks Kafka, and takes Kafka for away until a broker has replied.
+        """
+        if not is_leader_away:
+            self.close()
+            self._known, self.away_since = {}, None
+            return False
+        self._ask((), now)
+        return not self._known
 
     def silent(self, wires: Collection[Wire], now: float) -> dict[TopicPartition, str]:
         """Return the partitions whose time is up, with the reason."""
@@ -109,7 +123,9 @@ class Silence:
                 pool = ThreadPoolExecutor(1, thread_name_prefix="partitions", initializer=inherit())
                 self._asker = pool, probe
             pool, probe = self._asker
-            self._asked = pool.submit(probe, {(wire.topic, wire.partition) for wire in late})
+            self._asked = pool.submit(
+                probe, {(wire.topic, wire.partition) for wire in late} or {ANY_PARTITION}
+            )
 
     def _take_answer(
         self, asked: Future[Mapping[TopicPartition, PartitionState]], late: Collection[Wire], now: float

@@ -1,4 +1,4 @@
-"""`outbox relay ls` and `outbox relay drain`: which relays share the lanes, and how one gives its lanes up."""
+"""`outbox relay ls` and `outbox relay drain`: which relay leads, and how one gives its lanes up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from outbox_relay.cli import output
 from outbox_relay.cli.options import Command, dsn_option, json_option, timeout_option
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import relays
-from outbox_relay.operations.relays import Drain, SharingRelay
+from outbox_relay.operations.relays import Drain, LeasedRelay
 from outbox_relay.text import formatting
 from outbox_relay.text.errors import OperatorError
 
@@ -22,7 +22,7 @@ ASK_EVERY_S = 0.1
 @dsn_option
 @json_option
 def ls(dsn: str, as_json: bool) -> None:
-    """List the relays of this database: the lanes of each, its condition, and how long its lease lasts."""
+    """List the relays of this database: which leads and which stand by, and how long their leases last."""
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
         found = relays.everything(conn)
@@ -33,11 +33,12 @@ def ls(dsn: str, as_json: bool) -> None:
         click.echo("no relay runs; start one: outbox relay run")
         return
     output.table(
-        ["relay", "condition", "lanes", "epoch", "version", "joined", "lease ends in"],
+        ["relay", "condition", "shard", "lanes", "epoch", "version", "joined", "lease ends in"],
         [
             (
                 relay.owner,
                 relay.condition,
+                relay.shard,
                 relay.lanes,
                 relay.epoch,
                 relay.version,
@@ -47,18 +48,18 @@ def ls(dsn: str, as_json: bool) -> None:
             for relay in found
         ],
         right=("epoch", "version"),
-        keep=("relay", "condition", "lanes"),
+        keep=("relay", "condition", "shard", "lanes"),
     )
 
 
-def _facts(relay: SharingRelay) -> dict[str, object]:
+def _facts(relay: LeasedRelay) -> dict[str, object]:
     return {**asdict(relay), "condition": relay.condition}
 
 
 @click.command("drain", cls=Command)
 @click.argument("owner", metavar="[RELAY]", required=False)
 @click.option("--all", "everyone", is_flag=True, help="Every relay of this database.")
-@click.option("--undo", is_flag=True, help="Let them have their shares of the lanes again.")
+@click.option("--undo", is_flag=True, help="Let them lead again, or stand by.")
 @click.option("--no-wait", is_flag=True, help="Ask, and do not wait until the lanes are given back.")
 @timeout_option("How long to wait; after it the relays go on draining.")
 @dsn_option
@@ -66,7 +67,7 @@ def _facts(relay: SharingRelay) -> dict[str, object]:
 def drain(
     *, owner: str | None, everyone: bool, undo: bool, no_wait: bool, timeout: float, dsn: str, as_json: bool
 ) -> None:
-    """Let a relay give its lanes to the others, without stopping it, and wait until it has.
+    """Let a relay give its lanes to a standby, without stopping it, and wait until it has.
 
     RELAY is a name that `outbox relay ls` lists, or its beginning HOST:PID. What is on the wire is recorded first, so
     nothing is published twice. A drained relay keeps running without lanes until --undo, or until it is stopped.
@@ -107,7 +108,7 @@ def drain(
 
 def _done(*, undo: bool, no_wait: bool) -> str:
     if undo:
-        return "takes its share of the lanes again"
+        return "leads again, or stands by"
     return "is asked to give its lanes back" if no_wait else "has given its lanes back"
 
 
