@@ -30,7 +30,7 @@ from outbox.inbox.messages import Delivery
 from outbox.inbox.opening_plans import open_partitions
 from outbox.inbox.openings import Opened, Opening, Restarted, Standing, Unanswered
 from outbox.inbox.repeats import Repeats
-from outbox.inbox.server import CurrentServer, Server, identify_server
+from outbox.inbox.server import CurrentServer, OtherServerError, Server, identify_server
 from outbox.inbox.sessions import limit_transactions
 from outbox.inbox.settings import ConsumerSettings
 from outbox.inbox.threads import FIRST_PAUSE, LAST_PAUSE, Connect
@@ -292,10 +292,18 @@ class Keeper(threading.Thread):
         return result
 
     def _run(self, plan: Plan[T]) -> T:
-        """Run a plan in a transaction of its own."""
+        """Run a plan in a transaction of its own, on the server that is accepted.
+
+        Raises:
+            OtherServerError: a dump was read in under the session; the next connection finds another server.
+        """
         conn = self._connection()
         with conn.transaction():
-            return run(conn, plan)
+            found = identify_server(conn)
+            if found == self._server.accepted:
+                return run(conn, plan)
+        self._drop()
+        raise OtherServerError(f"the session leads to {found} now, and led to {self._server.accepted}")
 
     def _connection(self) -> psycopg.Connection[Any]:
         """Return the connection, or a new one.

@@ -29,26 +29,36 @@ class Retry(NamedTuple):
     """When it was due, in microseconds since 1970."""
 
 
+SEARCHED_FROM_S = 0.25
+SKEW_US = 20_000
+"""So much later may a retry be committed than one that is due after it."""
+
+
 class DueSince:
-    """Where the next search for due messages begins: at what the last one found, for a second.
+    """Where the next search for due messages begins: a moment before what the last one found, for 0.25 seconds.
 
     Rows that were found before are dead, and a held snapshot keeps them in front of the index. A row may be due in
-    front of that place, too (its transaction was rolled back, or the server's clock was set back): it is found within
-    a second.
+    front of that place, too: it was committed later, its transaction was rolled back, or the server's clock was set
+    back. Then it is found a quarter of a second later.
     """
 
-    def __init__(self) -> None:
-        self._place, self._until = BEGINNING, 0.0
+    def __init__(self, skew: int = SKEW_US) -> None:
+        self._skew, self._place, self._until = skew, BEGINNING, 0.0
 
     def begin(self) -> int:
         """Return from when on due messages are searched, in microseconds since 1970."""
-        return self._place if monotonic() < self._until else BEGINNING
+        return self._place if self.left > 0 else BEGINNING
+
+    @property
+    def left(self) -> float:
+        """Seconds until a search begins at the beginning."""
+        return self._until - monotonic()
 
     def found(self, since: int, due_at: int) -> None:
         """Note when the last one that was found was due, by a search that began at `since`."""
         if since == BEGINNING:
-            self._until = monotonic() + 1.0
-        self._place = due_at
+            self._until = monotonic() + SEARCHED_FROM_S
+        self._place = max(BEGINNING, due_at - self._skew)
 
 
 def retry_of(row: Sequence[Any]) -> Retry:

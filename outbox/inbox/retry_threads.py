@@ -64,8 +64,8 @@ class SearchRight:
         self._soon.set()
 
     def rest(self) -> None:
-        """Wait for half a second after a search that found nothing, or until there is a reason to search."""
-        self._soon.wait(IDLE)
+        """Wait after a search that found nothing, half a second at most, or until there is a reason to search."""
+        self._soon.wait(self.due.left if 0 < self.due.left < IDLE else IDLE)
         self._soon.clear()
 
 

@@ -14,7 +14,8 @@ it has not lost. The order is fixed, and each line may be the last one of a proc
 
 A listener that finds its connection before 4 is refused; one that finds it after 4 finds its message not current.
 
-A database that was set back by a dump is another one in the same way.
+A database that was set back by a dump is another one in the same way. It may be under sessions that stay open, so the
+keeper asks in each of its transactions.
 
 During a fail-over a connection may lead to a standby before it is promoted. It has no timeline of its own yet, so it is
 refused: the thread closes it, pauses and connects again, and its message waits. The keeper is not asked to check:

@@ -78,7 +78,7 @@ class SimpleConsumer:
         tracing: Tracing | None = None,
     ) -> None:
         self._intake, self._connect, self._parked = intake, connect, parked
-        self._await_s, self._attempts, self._due = await_s, attempts, DueSince()
+        self._await_s, self._attempts, self._due = await_s, attempts, DueSince(0)
         self._decoding, self._tracing = decoding, tracing
         self._conn: psycopg.Connection[Any] | None = None
         self._lock = threading.Lock()

@@ -104,7 +104,7 @@ class Scope:
 
     @property
     def others(self) -> list[int]:
-        """The hashes to leave out that lie within the ranges: each row of them is looked up, once."""
+        """The hashes to leave out that lie within the ranges: each new row of them is read, once."""
         return sorted(self.without)[BETWEEN_RANGES:]
 
     @property

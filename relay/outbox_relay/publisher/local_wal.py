@@ -20,9 +20,9 @@ from outbox_relay.text.logs import Log
 
 STATEMENTS = Statements("outbox_relay/publisher/local_wal.sql")
 _WRITTEN, _SERVER = (Numbered.of(STATEMENTS[name], {}) for name in ("written", "server"))
-FRESH_S = 0.02
+KNOWN_S = 0.02
 """So old may the answer to another relay of this process be."""
-LOOK_S = 1.0
+QUIET_S = 1.0
 """A turn is left out no longer than this: the time itself ends leases, and a commit may be seen a moment after it is
 flushed."""
 
@@ -68,16 +68,16 @@ def _reason(conn: psycopg.Connection[Any]) -> str:
 
 
 class Positions:
-    """Where the logs of servers end, as the relays of one process know it: one question answers all of a server."""
+    """Where the logs of servers end, as the relays of one process know it: one question is enough for a server."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[float, bytes | None]] = {}
 
     def read(self, server: Hashable, ask: Callable[[], bytes | None]) -> bytes | None:
-        """Return an answer that is no older than `FRESH_S`; two threads may ask at the same time, and either counts."""
+        """Return where a log ends, or ended `KNOWN_S` ago at most; of two threads that ask at a time either counts."""
         now = time.monotonic()
         asked_at, answer = self._known.get(server, (-inf, None))
-        if now - asked_at > FRESH_S:
+        if now - asked_at > KNOWN_S:
             answer = ask()
             self._known[server] = now, answer
         return answer
@@ -98,6 +98,7 @@ class Quiet:
         self._statements, self._positions = statements, positions
         self._server: Hashable = None
         self._seen: bytes | None = None
+        self._looks_again = False
         self._until = 0.0
 
     def lasts(self, now: float, due: float) -> bool:
@@ -110,9 +111,11 @@ class Quiet:
         if self._server is None:
             self._server = self._ask(_SERVER)
         seen = self._positions.read(self._server, lambda: self._ask(_WRITTEN))
-        if seen is not None and seen == self._seen and now < self._until:
+        if seen is not None and seen == self._seen and now < self._until and not self._looks_again:
             return True
-        self._seen, self._until = seen, min(now + LOOK_S, due)
+        # Twice: what was flushed is seen a moment later.
+        self._looks_again = seen != self._seen
+        self._seen, self._until = seen, min(now + QUIET_S, due)
         return False
 
     def _ask(self, statement: Numbered) -> bytes | None:

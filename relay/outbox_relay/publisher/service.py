@@ -71,7 +71,7 @@ POLL_FACTOR = 1.5
 """How much longer than the one before it each wait of a relay without traffic is."""
 REST_FACTOR, REST_MOST_S = 4, 0.1
 """For a relay that rests the longest wait is so many times as long, but no longer than this: what one process pays for
-each of many databases is how often it looks, and the first message afterwards comes within a tenth of a second."""
+each of many databases is how often it polls, and the first message afterwards comes within a tenth of a second."""
 
 
 class UnsettledError(RuntimeError):

@@ -30,7 +30,7 @@ from outbox_relay.text.logs import Log
 log = Log("lanes")
 
 REST_AFTER_S = 60.0
-"""Without a message for so long a relay rests: it looks less often, and only when something was written."""
+"""Without a message for so long a relay rests: it polls less often, and only when something was written."""
 RETIRE_EVERY_S = 1.0
 FEW = 100
 """With fewer messages than this in a turn the relay rests before the next one."""

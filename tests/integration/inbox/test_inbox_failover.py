@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import threading
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -181,3 +183,35 @@ def test_a_member_reads_again_what_a_database_that_was_set_back_lacks(
         assert sorted(map(int, after.applied("body"))) == list(range(120))
         after.close()
         admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(saved))
+
+
+@pytest.mark.feature("S-92")
+def test_a_dump_that_is_read_in_under_open_sessions_is_noticed(
+    private_stack: Stack, private_database: str, make_private_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """The schema is dropped and made again by one transaction, and no session ends."""
+    process = private_stack.process("postgres")
+    assert process is not None, "PostgreSQL is not embedded"
+    tools = Path(f"/proc/{process.pid}/exe").resolve().parent
+    topic, dump = make_private_topic(), tmp_path / "dump"
+    stage = InboxStage(private_database, private_stack.bootstrap_servers)
+    with stage.consumer(topic) as consumer:
+        stage.produce_numbered(topic, 40, keys=20)
+        stage.wait_applied(40)
+        wait_until(lambda: value(stage.conn, STORED) == 40, "the positions are stored")
+        target = f"--dbname={private_database}"
+        subprocess.run([tools / "pg_dump", "--schema=outbox", f"--file={dump}", target], check=True)
+        stage.produce_numbered(topic, 40, keys=20, start=40)
+        stage.wait_applied(80)
+        wait_until(lambda: value(stage.conn, STORED) == 80, "the positions are stored")
+        lost = "DELETE FROM public.applied WHERE body::int >= 40;"
+        dump.write_text(f"DROP SCHEMA outbox CASCADE;\n{dump.read_text()}\n{lost}\n")
+        restore: list[str | Path] = [tools / "psql", "-1", "-q", "-v", "ON_ERROR_STOP=1", "-f", dump, target]
+        # Another try where it and a consumer have locked what the other one needs.
+        wait_until(lambda: subprocess.run(restore, check=False).returncode == 0, "it is read in")
+        stage.produce_numbered(topic, 40, keys=20, start=80)
+        stage.wait_applied(120)
+        wait_until(lambda: value(stage.conn, STORED) == 120, "the positions are stored")
+        consumer.close()
+    assert sorted(map(int, stage.applied("body"))) == list(range(120))
+    stage.close()

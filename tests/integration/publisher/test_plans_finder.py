@@ -12,7 +12,7 @@ from psycopg import sql
 
 from outbox.statements import array_text
 from outbox_relay.publisher.delayed import STATEMENTS as DELAYED
-from outbox_relay.publisher.finder import BETWEEN_RANGES, Finder, Scope, prepare_session
+from outbox_relay.publisher.finder import Finder, prepare_session
 from outbox_relay.publisher.hands.writes import PUBLICATIONS
 from outbox_relay.publisher.lease import Lease
 from outbox_relay.publisher.snapshot import Snapshot
@@ -138,32 +138,6 @@ def test_each_branch_of_the_finder_uses_its_index(conn: Connection, database: st
         assert busy["Actual Rows"] == 22, "the header, the late one and the new ones"
     per_branch = 4 * (len(snapshot.xip) + 1)
     assert buffers(idle) <= 20 + partitions * per_branch
-
-
-@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "poll", "others")
-def test_topics_that_are_read_apart_cost_a_poll_no_row_or_each_row_once(conn: Connection) -> None:
-    """No row of those that the index leaves out, and the new ones of the others."""
-    topics = [f"t{number}" for number in range(BETWEEN_RANGES + 3)]
-    hashes = conn.execute("SELECT pg_catalog.hashtext(t) FROM pg_catalog.unnest(%s::text[]) t", [topics])
-    scope = Scope(frozenset(range(8)), without=frozenset(value for (value,) in hashes))
-    assert len(scope.others) == 3
-    ranges = len(scope.ranges)
-    types = {f"{bound}{number}": "integer" for number in range(ranges) for bound in ("low", "high")}
-    finder = Finder(conn, lease=LEASE)
-    finder.name_partitions((f"message_p{1:015}",))
-    statement = finder.poll_statement(1, ranges, has_others=True)
-    watched = Prepared(conn, statement, POLL | types | {"others": "integer[]"})
-    watched.run(values(here(conn)) | scope.values)
-    snapshot = here(conn)
-    for topic in topics:
-        insert_numbered(conn, topic, 20)
-    insert_numbered(conn, "one", 5)
-    plan = watched.explain(values(snapshot) | scope.values)
-    read = scans(plan, "message_p")
-    assert len(read) == 2 * ranges, "two branches for each range"
-    assert all("xid" in node["Index Cond"] and "hashtext" in node["Index Cond"] for node in read)
-    assert plan["Actual Rows"] == 1 + 5, "the header, and what is not read apart"
-    assert removed(plan) == 3 * 20, "a row that the index leaves out is looked up in no table"
 
 
 def test_a_poll_ends_at_the_first_row_beyond_a_page(conn: Connection) -> None:

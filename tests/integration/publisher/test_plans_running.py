@@ -8,11 +8,11 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from outbox_relay.publisher.finder import prepare_session
-from tests.integration.publisher.test_plans_finder import WIDTH, here, poll_statement, values
+from outbox_relay.publisher.finder import BETWEEN_RANGES, Finder, Scope, prepare_session
+from tests.integration.publisher.test_plans_finder import LEASE, POLL, WIDTH, here, poll_statement, values
 from tests.support.bare_reader import narrow_partitions
 from tests.support.plain_inserts import Connection, connect, insert, insert_numbered
-from tests.support.query_plans import buffers, scans
+from tests.support.query_plans import Prepared, buffers, removed, scans
 
 
 @pytest.fixture
@@ -74,3 +74,29 @@ def test_a_held_snapshot_does_not_make_polls_grow(conn: Connection, database: st
                 insert_numbered(conn, "t", 100)
             cost.append(buffers(watched.explain(values(here(conn)))))
     assert max(cost) <= 2 * min(cost), cost
+
+
+@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "poll", "others")
+def test_topics_that_are_read_apart_cost_a_poll_no_row_or_each_row_once(conn: Connection) -> None:
+    """No row of those that the index leaves out, and the new ones of the others."""
+    topics = [f"t{number}" for number in range(BETWEEN_RANGES + 3)]
+    hashes = conn.execute("SELECT pg_catalog.hashtext(t) FROM pg_catalog.unnest(%s::text[]) t", [topics])
+    scope = Scope(frozenset(range(8)), without=frozenset(value for (value,) in hashes))
+    assert len(scope.others) == 3
+    ranges = len(scope.ranges)
+    types = {f"{bound}{number}": "integer" for number in range(ranges) for bound in ("low", "high")}
+    finder = Finder(conn, lease=LEASE)
+    finder.name_partitions((f"message_p{1:015}",))
+    statement = finder.poll_statement(1, ranges, has_others=True)
+    watched = Prepared(conn, statement, POLL | types | {"others": "integer[]"})
+    watched.run(values(here(conn)) | scope.values)
+    snapshot = here(conn)
+    for topic in topics:
+        insert_numbered(conn, topic, 20)
+    insert_numbered(conn, "one", 5)
+    plan = watched.explain(values(snapshot) | scope.values)
+    read = scans(plan, "message_p")
+    assert len(read) == 2 * ranges, "two branches for each range"
+    assert all("xid" in node["Index Cond"] and "hashtext" in node["Index Cond"] for node in read)
+    assert plan["Actual Rows"] == 1 + 5, "the header, and what is not read apart"
+    assert removed(plan) == 3 * 20, "a row that the index leaves out is looked up in no table"

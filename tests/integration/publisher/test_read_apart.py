@@ -9,9 +9,11 @@ import pytest
 
 from outbox.statements import array_text
 from outbox_relay.publisher import finder, listing
-from outbox_relay.publisher.finder import BETWEEN_RANGES, POSITION, TOPIC, RawRow
+from outbox_relay.publisher.core.values import THE_REST
+from outbox_relay.publisher.finder import BETWEEN_RANGES, POSITION, TOPIC, Finder, Poll, RawRow, Scope
 from outbox_relay.publisher.hands import reads
 from outbox_relay.publisher.hands.reads import MOST_APART
+from outbox_relay.publisher.prepared import Rider
 from outbox_relay.publisher.read_ahead import ListAhead
 from outbox_relay.publisher.snapshot import Snapshot
 from tests.support.bare_reader import Reading
@@ -150,8 +152,11 @@ def test_a_successor_publishes_nothing_twice_of_a_backlog_that_is_taken(loop: Lo
     assert_published_once(loop, conn)
 
 
-def test_many_backlogs_delay_no_other_topic(loop: Loop, conn: Connection) -> None:
+def test_many_backlogs_delay_no_other_topic(
+    loop: Loop, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More of them than the index leaves out."""
+    monkeypatch.setattr(reads, "SORT_S", 3600.0)
     many = [f"many{number}" for number in range(3 * BETWEEN_RANGES)]
     for topic in many:
         flood(conn, topic, 30)
@@ -167,6 +172,52 @@ def test_many_backlogs_delay_no_other_topic(loop: Loop, conn: Connection) -> Non
     loop.drain()
     assert_published_once(loop, conn)
     assert not loop.apart
+
+
+def test_a_tail_that_takes_long_to_sort_leaves_the_rest_to_one_list(
+    loop: Loop, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each poll walks what those before it left out: of a hundred backlogs it would take minutes."""
+    monkeypatch.setattr(reads, "SORT_S", 0.0)
+    polls: list[Scope] = []
+    poll = Finder.poll
+
+    def note(finder: Finder, previous: Snapshot, scope: Scope, rider: Rider | None = None) -> Poll:
+        polls.append(scope)
+        return poll(finder, previous, scope, rider)
+
+    monkeypatch.setattr(Finder, "poll", note)
+    for number in range(12):
+        flood(conn, f"many{number}", 30)
+    loop.turn()
+    assert len(polls) == 2
+    assert THE_REST in loop.apart
+    loop.drain()
+    assert_published_once(loop, conn)
+
+
+def test_pages_that_are_read_ahead_are_smaller_where_there_are_many_lists(
+    loop: Loop, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "SORT_S", 3600.0)
+    monkeypatch.setattr(reads, "AHEAD", 12)
+    monkeypatch.setattr(reads, "LEAST_AHEAD", 1)
+    sizes: list[int] = []
+    begin = ListAhead.begin
+
+    def note(one: ListAhead, tables: tuple[str, ...], size: int) -> None:
+        sizes.append(size)
+        begin(one, tables, size)
+
+    monkeypatch.setattr(ListAhead, "begin", note)
+    for number in range(6):
+        flood(conn, f"many{number}", 20)
+    loop.turn()
+    loop.turn()
+    assert sizes
+    assert max(sizes) == 2
+    loop.drain()
+    assert_published_once(loop, conn)
 
 
 @pytest.mark.parametrize("limits", [(1, 7), (7, 1), (MOST_APART, BETWEEN_RANGES)], ids=str)

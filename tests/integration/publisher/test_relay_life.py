@@ -167,7 +167,7 @@ def test_a_relay_that_rests_looks_when_something_is_written_or_due(
         return True
 
     monkeypatch.setattr(local_wal.Quiet, "lasts", note)
-    monkeypatch.setattr(local_wal, "LOOK_S", 3600.0)
+    monkeypatch.setattr(local_wal, "QUIET_S", 3600.0)
     rest_after(monkeypatch, 0.2)
     topic = make_private_topic()
     with (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outbox_relay.publisher import local_wal
-from outbox_relay.publisher.local_wal import LOOK_S, Positions, Quiet
+from outbox_relay.publisher.local_wal import QUIET_S, Positions, Quiet
 from outbox_relay.publisher.prepared import Call
 
 NEVER = float("inf")
@@ -31,7 +31,7 @@ class Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
-    monkeypatch.setattr(local_wal, "FRESH_S", -1.0)
+    monkeypatch.setattr(local_wal, "KNOWN_S", -1.0)
     return Server()
 
 
@@ -39,24 +39,24 @@ def quiet(server: Any, positions: Positions | None = None) -> Quiet:
     return Quiet(server, positions or Positions())
 
 
+def lasting(one: Quiet, *times: float, due: float = NEVER) -> list[bool]:
+    return [one.lasts(at, due) for at in times]
+
+
 def test_it_lasts_while_nothing_is_written(server: Server) -> None:
+    """What was written is read twice: what is flushed is seen a moment later."""
     one = quiet(server)
-    assert [one.lasts(0.0, NEVER), one.lasts(0.1, NEVER)] == [False, True]
+    assert lasting(one, 0.0, 0.1, 0.2) == [False, False, True]
     server.log = b"0/2 0/1"
-    assert [one.lasts(0.2, NEVER), one.lasts(0.3, NEVER)] == [False, True]
+    assert lasting(one, 0.3, 0.4, 0.5) == [False, False, True]
     server.log = b"0/2 0/2"
-    assert not one.lasts(0.4, NEVER), "what was written before is flushed, and so it is seen"
+    assert lasting(one, 0.6, 0.7, 0.8) == [False, False, True], "what was written before is flushed"
 
 
 def test_it_ends_when_something_is_due_and_after_a_second(server: Server) -> None:
     one = quiet(server)
-    assert [one.lasts(at, 0.5) for at in (0.0, 0.4, 0.6)] == [False, True, False]
-    assert [one.lasts(at, NEVER) for at in (1.0, 1.1, 0.9 + LOOK_S, 1.1 + LOOK_S)] == [
-        False,
-        True,
-        True,
-        False,
-    ]
+    assert lasting(one, 0.0, 0.1, 0.4, 0.6, due=0.5) == [False, False, True, False]
+    assert lasting(one, 1.0, 1.1, 0.9 + QUIET_S, 1.1 + QUIET_S) == [False, True, True, False]
 
 
 def test_a_server_that_waits_for_a_standby_is_never_quiet(server: Server) -> None:
@@ -68,7 +68,7 @@ def test_a_server_that_waits_for_a_standby_is_never_quiet(server: Server) -> Non
 def test_relays_of_one_server_ask_once_and_those_of_another_one_for_themselves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(local_wal, "FRESH_S", 3600.0)
+    monkeypatch.setattr(local_wal, "KNOWN_S", 3600.0)
     positions, one, other = Positions(), Server(), Server(b"another")
     for server in (one, one, one, other):
         quiet(server, positions).lasts(0.0, NEVER)

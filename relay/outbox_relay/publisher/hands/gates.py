@@ -37,8 +37,6 @@ class Gates:
         """Holds that somebody asked to release, and when, that are not released yet."""
         self._asked: dict[Scope, float] = {}
         """Those of which that was known as topics began to be read."""
-        self._unlisted: set[str] = set()
-        """Topics with partitions that a producer does not know yet: they are read again."""
 
     def look(self, now: float) -> None:
         """Take what operators asked for, and what Kafka and the registry list of topics."""
@@ -47,7 +45,7 @@ class Gates:
         tried = {*self._requested, *self._core.holds.due(now)}
         held = {scope.topic for scope in self._core.holds.by_scope if scope.kind == "topic"}
         before = self._topics.tried
-        found = self._topics.tend({*self._unlisted, *(scope.topic for scope in tried)}, held)
+        found = self._topics.tend({scope.topic for scope in tried}, held)
         if self._topics.tried is not before:
             self._asked = self._requested
         self.meet(found)
@@ -80,7 +78,7 @@ class Gates:
         now = time.monotonic()
         for name, topic in found.items():
             if isinstance(topic, Unpublishable):
-                self._unlisted.discard(name)
+                self._topics.unlisted.discard(name)
                 self._close(name, topic, now)
                 continue
             count = cast("TopicCount | None", self._core.topics.counts.get(name))
@@ -91,9 +89,9 @@ class Gates:
                 and count[0] < topic.partitions
                 and not all(one.lists(topic) for one in used)
             ):
-                self._unlisted.add(name)
+                self._topics.unlisted.add(name)
                 continue
-            self._unlisted.discard(name)
+            self._topics.unlisted.discard(name)
             was_closed = name in self._topics.closed
             self._topics.note(name, topic)
             self._core.set_count(name, (topic.partitions, topic.selector))
@@ -154,4 +152,4 @@ class Gates:
         core = self._core
         paused = {name for name, why in self._topics.closed.items() if why.code == "TOPIC_PAUSED"}
         sent = {name for name in paused if core.streams.has_sent(name) or self._wires.may_deliver(name)}
-        return sorted({*core.topics.moving, *self._unlisted, *sent})
+        return sorted({*core.topics.moving, *self._topics.unlisted, *sent})

@@ -33,6 +33,11 @@ from outbox_relay.publisher.snapshot import EVERYTHING, Progress, Snapshot
 
 STATEMENTS = Statements("outbox_relay/publisher/hands/reads.sql")
 
+SORT_S = 0.25
+"""So long a tail finds groups that do not fit its page. Each poll of it reads again what those before it left out."""
+AHEAD = 20_000
+"""Messages of lists that are read ahead, in all. The memory does not count them."""
+LEAST_AHEAD = 80
 FRESH_S = 0.25
 """For how long a poll's answer holds that its rows are flushed and the lanes are ours."""
 MOST_APART = 250
@@ -118,6 +123,7 @@ class Reads:
         self.finder.page_size, self.finder.page_bytes = _rounded(read.rows), _rounded(read.size)
         heavy: list[Hashable] = []
         joins = dict(read.joins)
+        until = time.monotonic() + SORT_S
         if THE_REST in read.apart:
             base = joins.pop(THE_REST, None)
             if base is None:
@@ -132,7 +138,12 @@ class Reads:
             found = self._too_many(read, polls, scope, joins)
             if not found:
                 break
-            if THE_REST in (*read.apart, *found) or len({*read.apart, *heavy, *found}) > MOST_APART:
+            is_late = bool(heavy) and began > until
+            if (
+                is_late
+                or THE_REST in (*read.apart, *found)
+                or len({*read.apart, *heavy, *found}) > MOST_APART
+            ):
                 heavy += (*joins, THE_REST)
                 poll.rows = []
                 polls = {None: poll}
@@ -246,7 +257,9 @@ class Reads:
             progress = Progress(until, base, 0, is_partial=read.compare)
             scope = self._without(read.apart) if read.group == THE_REST else self._of_group(read.group)
             one = self._lists[read.group] = self.ahead.list(progress, scope)
-        size = min(read.rows, QUANTUM) if self.has_tail else read.rows
+        size = min(
+            read.rows, max(LEAST_AHEAD, AHEAD // (len(read.apart) or 1)), QUANTUM if self.has_tail else AHEAD
+        )
         one.begin(self.partitions.tables, size)
         if not one.is_ready:
             return None

@@ -51,6 +51,8 @@ class TopicWatch:
         self._refresher = refresher
         self.open = topics
         self.closed: dict[str, Unpublishable] = {}
+        self.unlisted: set[str] = set()
+        """Topics with partitions that a producer does not know yet: they are read again."""
         self.tried: frozenset[str] = frozenset()
         self._newer: set[str] = set()
         """Topics that were learned since the thread began to read: what it read of them may be older."""
@@ -132,7 +134,7 @@ class TopicWatch:
             return {name: topic for name, topic in found.items() if name not in self._newer}
         is_behind = self._wanted != self.generation
         due = frozenset(due)
-        names = set(due)
+        names = self.unlisted.union(due)
         if now >= self._read_at or (is_behind and now >= self._read_at - REFRESH_S + AGAIN_S):
             self._read_at = now + REFRESH_S
             self._used_at = {name: at for name, at in self._used_at.items() if now - at < FORGET_S}
