@@ -215,7 +215,9 @@ def main() -> None:
         kafka=OPTIONS["kafka"],
         consume_from=FIRST,
         retry_workers=1,
-        delays=DelaySchedule.of([0.05] * 5, never_retry=[ValueError] if OPTIONS["never_retries"] else []),
+        delays=DelaySchedule.of(
+            [0.05] * 5, **({"never_retry": [ValueError]} if OPTIONS["never_retries"] else {})
+        ),
         timeout=OPTIONS["timeout"],
         **{"orderly": True, "workers": 1 if DIES == AHEAD else 3, **several},
     )

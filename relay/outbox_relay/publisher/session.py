@@ -333,6 +333,9 @@ class Session:
     def _follow_topics(self) -> None:
         topics = self._hands.topics
         topics.expect(self._leadership.generation)
+        if not self.lanes:  # it publishes nothing, and reads topics anew when it takes lanes
+            self._lease.follows = self._leadership.generation, []
+            return
         behind = [] if self._loop is None else self._loop.gates.behind
         if topics.generation is not None and len(behind) <= MOST_BEHIND:
             self._lease.follows = topics.generation, behind

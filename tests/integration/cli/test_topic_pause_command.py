@@ -9,10 +9,12 @@ import pytest
 from tests.support.locks import holding
 from tests.support.logins import Logins
 from tests.support.outbox_command import outbox, succeed
-from tests.support.plain_inserts import Connection, insert
+from tests.support.plain_inserts import Connection, insert, wait_published
 from tests.support.publications import value
 from tests.support.relay_session import relay_session, turn_until
+from tests.support.relay_thread import RelayThread
 from tests.support.topic_parking import TopicParking
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.feature("H-19")
@@ -112,3 +114,19 @@ def test_an_operators_login_is_enough_and_a_readers_is_not(
     succeed("topic", "resume", topics.sick, OUTBOX_DSN=operator)
     with holding(database, "SELECT FROM outbox.lane FOR UPDATE"):
         succeed(*given, OUTBOX_DSN=operator)
+
+
+def test_a_relay_that_stands_by_delays_no_pause(
+    database: str, conn: Connection, bootstrap_servers: str, topic: str
+) -> None:
+    with (
+        RelayThread(database, bootstrap_servers, lease=1.0),
+        RelayThread(database, bootstrap_servers, lease=1.0),
+    ):
+        insert(conn, topic, "k", b"k:0")
+        wait_published(conn)
+        wait_until(
+            lambda: value(conn, "SELECT count(*) FROM outbox.lease") == 2, "one leads, and one stands by"
+        )
+        ran = outbox("topic", "pause", topic, "--reason", "to see", "--timeout", "60", OUTBOX_DSN=database)
+        assert ran.code == 0, ran.err
