@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from outbox.partitioning.lanes import lane_of
@@ -11,7 +9,7 @@ from outbox_relay.publisher.kept_keys import LONGEST_KEY, kept
 from tests.support.kafka_records import compare, read_topic
 from tests.support.outbox_command import succeed
 from tests.support.parking import Parking, relay
-from tests.support.plain_inserts import Connection, connect, insert, insert_unchecked, keys_of_lanes
+from tests.support.plain_inserts import Connection, insert, insert_unchecked, keys_of_lanes
 from tests.support.relay_process import RelayProcess
 from tests.support.waiting import wait_until
 
@@ -21,12 +19,6 @@ STOPPED = "SELECT stopped_message::text FROM outbox.lane WHERE stopped_error LIK
 HEAD = "SELECT h.message_id::text, k.tries, k.error FROM outbox.parked_key k JOIN outbox.waiting h ON h.id = k.head"
 WAITING = "SELECT reason, count(*) FROM outbox.waiting GROUP BY reason ORDER BY reason"
 UNPUBLISHED = "SELECT count(*) FROM outbox.message_status WHERE status <> 'PUBLISHED'"
-
-
-@pytest.fixture
-def conn(database: str) -> Iterator[Connection]:
-    with connect(database) as conn:
-        yield conn
 
 
 def long_key(topic: str, start: str, size: int) -> str:

@@ -5,13 +5,11 @@ The tests act between two turns of a session, while a part of the backlog is pub
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import Findings, compare, read_topic
-from tests.support.plain_inserts import Connection, connect, insert, insert_numbered, numbered
+from tests.support.plain_inserts import Connection, insert, insert_numbered, numbered
 from tests.support.relay_session import loop_of, relay_session, turn_until
 from tests.support.servers import MakeTopic
 
@@ -21,12 +19,6 @@ PENDING = "SELECT count(*) FROM outbox.message_status WHERE status = 'COMMITTED'
 PARTIAL = """
     SELECT coalesce((SELECT b.is_partial FROM outbox.publication b ORDER BY b.epoch DESC, b.batch DESC LIMIT 1), false)
 """
-
-
-@pytest.fixture
-def conn(database: str) -> Iterator[Connection]:
-    with connect(database) as conn:
-        yield conn
 
 
 def value(conn: Connection, query: str, *values: object) -> int:

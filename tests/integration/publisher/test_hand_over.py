@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -29,12 +28,6 @@ from tests.support.relay_session import relay_session, turn_until
 from tests.support.relay_thread import RelayThread
 from tests.support.waiting import wait_until
 from tests.support.withheld_acknowledgements import withheld_acknowledgements
-
-
-@pytest.fixture
-def conn(database: str) -> Iterator[Connection]:
-    with connect(database) as conn:
-        yield conn
 
 
 def test_a_lane_whose_row_is_held_is_given_back_when_it_is_free(

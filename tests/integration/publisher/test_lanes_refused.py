@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from outbox_relay.publisher import lease
@@ -15,12 +13,6 @@ from tests.support.plain_inserts import Connection, connect, insert
 from tests.support.relay_session import relay_session, turn_until
 from tests.support.relay_thread import RelayThread
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def conn(database: str) -> Iterator[Connection]:
-    with connect(database) as conn:
-        yield conn
 
 
 def test_relays_of_distant_versions_are_refused(conn: Connection) -> None:

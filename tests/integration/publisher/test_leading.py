@@ -29,12 +29,6 @@ from tests.support.relay_thread import RelayThread
 from tests.support.waiting import wait_until
 
 
-@pytest.fixture
-def conn(database: str) -> Iterator[Connection]:
-    with connect(database) as conn:
-        yield conn
-
-
 def wait_for_relays(conn: Connection, count: int) -> None:
     statement = "SELECT count(*) FROM outbox.lease"
     wait_until(lambda: conn.execute(statement).fetchone() == (count,), f"{count} relays have joined")

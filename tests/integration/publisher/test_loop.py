@@ -29,12 +29,6 @@ OF_TOPIC = """
 
 
 @pytest.fixture
-def conn(database: str) -> Iterator[Connection]:
-    with connect(database) as conn:
-        yield conn
-
-
-@pytest.fixture
 def relay(database: str, bootstrap_servers: str) -> Iterator[RelayThread]:
     with RelayThread(database, bootstrap_servers, page=200, poll_max=0.02) as relay:
         yield relay
