@@ -174,11 +174,11 @@ def receive(
         attempts: how often a message may be received.
         due: where the search begins.
     """
-    since = due.begin()
-    rows = yield Statement(SQL["receive"], (str(group), str(most), str(seconds), str(attempts), str(since)))
+    limits = str(group), str(most), str(seconds), str(attempts)
+    rows = yield Statement(SQL["receive"], (*limits, str(due.begin())))
     leased, dead = [], []
     for *columns, due_at, is_dead in rows:
-        due.found(since, due_at)
+        due.found(due_at)
         retry = retry_of(columns)
         message = retry.delivery.message
         if is_dead:

@@ -44,19 +44,21 @@ class DueSince:
 
     def __init__(self, skew: int = SKEW_US) -> None:
         self._skew, self._place, self._until = skew, BEGINNING, 0.0
+        self._since = BEGINNING
 
     def begin(self) -> int:
         """Return from when on due messages are searched, in microseconds since 1970."""
-        return self._place if self.left > 0 else BEGINNING
+        self._since = self._place if self.left > 0 else BEGINNING
+        return self._since
 
     @property
     def left(self) -> float:
         """Seconds until a search begins at the beginning."""
         return self._until - monotonic()
 
-    def found(self, since: int, due_at: int) -> None:
-        """Note when the last one that was found was due, by a search that began at `since`."""
-        if since == BEGINNING:
+    def found(self, due_at: int) -> None:
+        """Note when one was due that the search has found."""
+        if self._since == BEGINNING:
             self._until = monotonic() + SEARCHED_FROM_S
         self._place = max(BEGINNING, due_at - self._skew)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from outbox.inbox.failures import Failure, interrupted, is_infrastructure, timed_out
 from outbox.inbox.handling import Connection, count_failure, handle_due, try_later
-from outbox.inbox.parked_rows import BEGINNING, DueSince, Retry
+from outbox.inbox.parked_rows import DueSince, Retry
 from outbox.inbox.runs import count_retry
 from outbox.inbox.suspects import FIRST_RETRIES
 from outbox.inbox.threads import FIRST_PAUSE, IDLE, MOST_INTERRUPTIONS, ListenerThread, Runtime
@@ -76,7 +76,6 @@ class RetryThread(ListenerThread):
         super().__init__(name, runtime)
         self._right, self._has_right = right, False
         self._retry: Retry | None = None
-        self._since = BEGINNING
         self.left: Retry | None = None
         """What a thread that was given up tried: counted as failed first."""
 
@@ -120,9 +119,9 @@ class RetryThread(ListenerThread):
         while not self._ends.is_set():
             self._retry = None
             with_suspects = not self._right.has_suspect
-            self._since = self._right.due.begin()
+            since = self._right.due.begin()
             found = handle_due(
-                self._connection(), self._how, self._began, since=self._since, with_suspects=with_suspects
+                self._connection(), self._how, self._began, since=since, with_suspects=with_suspects
             )
             self._pauses.reset()
             if found is not None:
@@ -132,7 +131,7 @@ class RetryThread(ListenerThread):
 
     def _began(self, retry: Retry) -> None:
         self._retry = retry
-        self._right.due.found(self._since, retry.due_at)
+        self._right.due.found(retry.due_at)
         is_counted = self._right.begin(retry)
         self._right.hurry()
         self._give_right_back()

@@ -100,6 +100,8 @@ class RelayOptions:
     """Without a turn of its loop for so long, and without a statement that runs, the relay gives up its lanes."""
     begin_span: Begin | None = None
     """Begins the span of each batch; see outbox_relay/monitoring/batch_spans.py."""
+    positions: Positions = field(default_factory=Positions)
+    """Shared by the relays of a process."""
 
 
 class Relay:
@@ -115,10 +117,8 @@ class Relay:
             again by the next relay.
     """
 
-    def __init__(self, options: RelayOptions, positions: Positions | None = None) -> None:
-        """Prepare a relay; `positions` is shared by those of one process."""
+    def __init__(self, options: RelayOptions) -> None:
         self._options = options
-        self._positions = positions or Positions()
         self._owner = lease.owner_name()
         named = {"client.id": f"outbox-relay-{self._owner.replace(':', '-')}", **options.kafka}
         self._settings = producer_settings(options.bootstrap_servers, named)
@@ -269,7 +269,7 @@ class Relay:
             rows,
             self._settings,
             self._options.page,
-            self._positions,
+            self._options.positions,
         )
         hands.begin_span = self._options.begin_span
         session = Session(hands, upkeep, renewal)

@@ -19,7 +19,6 @@ from outbox_relay.publisher.hands.pauses import BROKEN_PAUSE_LAST_S, PauseAfterF
 from outbox_relay.publisher.leading import LEAVE_S, LOOK_EVERY_S, Leadership
 from outbox_relay.publisher.lease import LOCK_WAIT_S, LanesLockedError, LeaseLostError
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
-from outbox_relay.publisher.local_wal import Quiet
 from outbox_relay.publisher.locked import LockedRows, report_locked
 from outbox_relay.publisher.loop import Loop
 from outbox_relay.publisher.renewal import Renewal
@@ -70,7 +69,6 @@ class Session:
         self._leadership = Leadership(hands.conn, hands.lease)
         self._locked = LockedRows(hands.conn)
         self._delayed = Delayed(hands.conn)
-        self._quiet = Quiet(hands.statements, hands.positions)
         self._floors: dict[int, Snapshot] = {}
         self._doubted: dict[int, int] = {}
         self._batch = 0
@@ -143,7 +141,7 @@ class Session:
         now, loop = time.monotonic(), self._loop
         if loop is None or now - self.counts.last_found < REST_AFTER_S or not loop.is_idle:
             return False
-        return self._hands.asks and self._quiet.lasts(now, self._delayed.due_at)
+        return self._hands.asks and self._hands.quiet.lasts(now, self._delayed.due_at)
 
     def _rest(self, loop: Loop, seconds: float) -> None:
         if loop.core.streams.by_name and loop.silence.away_since is None:

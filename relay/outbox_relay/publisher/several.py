@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from outbox.backoff import Backoff
 from outbox_relay.publisher.local_wal import Positions
@@ -48,9 +49,9 @@ class Relays:
         Raises:
             KafkaSettingError: a Kafka setting is unknown or would break a promise.
         """
-        self._databases = dict(databases)
-        self._positions = Positions()
-        self._running = {name: self._make(name) for name in self._databases}
+        positions = Positions()
+        self._databases = {name: replace(each, positions=positions) for name, each in databases.items()}
+        self._running = {name: Relay(options) for name, options in self._databases.items()}
         self._stopping = threading.Event()
         self._failed: dict[str, str] = {}
 
@@ -81,14 +82,11 @@ class Relays:
         if self._failed:
             raise SomeFailedError("\n".join(f"{name}: {text}" for name, text in self._failed.items()))
 
-    def _make(self, name: str) -> Relay:
-        return Relay(self._databases[name], self._positions)
-
     def _keep_running(self, name: str) -> None:
         with logs.context(database=name):
             backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
             while not self._run_once(name, backoff):
-                self._running[name] = self._make(name)
+                self._running[name] = Relay(self._databases[name])
 
     def _run_once(self, name: str, backoff: Backoff) -> bool:
         """Run one relay to its end; return whether it was the last one."""

@@ -30,18 +30,18 @@ def test_it_begins_a_moment_before_what_was_found(clock: Clock) -> None:
     """A retry of another key may be committed later, and be due before."""
     due = DueSince()
     assert due.begin() == BEGINNING
-    due.found(BEGINNING, FOUND)
+    due.found(FOUND)
     assert due.begin() == FOUND - SKEW_US
-    due.found(due.begin(), FOUND + 7)
+    due.found(FOUND + 7)
     assert due.begin() == FOUND + 7 - SKEW_US
 
 
 def test_it_begins_at_the_beginning_soon_however_much_is_found_meanwhile(clock: Clock) -> None:
     due = DueSince()
-    due.found(BEGINNING, FOUND)
+    due.found(FOUND)
     begins = []
     for _ in range(9):
         clock.now += SEARCHED_FROM_S / 4
         begins.append(due.begin())
-        due.found(begins[-1], FOUND)
+        due.found(FOUND)
     assert [each == BEGINNING for each in begins] == [False, False, False, True] * 2 + [False]

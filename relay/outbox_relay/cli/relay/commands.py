@@ -188,7 +188,7 @@ def run(
         ):
             beside += [retention(options.dsn, others), alarm_service(options.dsn, others)]
     try:
-        service = Relays(databases) if len(databases) > 1 else Relay(next(iter(databases.values())))
+        service = Relays(databases) if len(databases) > 1 else Relay(*databases.values())
     except KafkaSettingError as error:
         raise click.UsageError(str(error)) from error
 

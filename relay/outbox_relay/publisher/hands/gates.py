@@ -77,8 +77,8 @@ class Gates:
         """Use what was read of topics."""
         now = time.monotonic()
         for name, topic in found.items():
+            self._topics.unlisted.discard(name)
             if isinstance(topic, Unpublishable):
-                self._topics.unlisted.discard(name)
                 self._close(name, topic, now)
                 continue
             count = cast("TopicCount | None", self._core.topics.counts.get(name))
@@ -91,7 +91,6 @@ class Gates:
             ):
                 self._topics.unlisted.add(name)
                 continue
-            self._topics.unlisted.discard(name)
             was_closed = name in self._topics.closed
             self._topics.note(name, topic)
             self._core.set_count(name, (topic.partitions, topic.selector))

@@ -25,7 +25,7 @@ from outbox_relay.publisher.hands.wires import Wires
 from outbox_relay.publisher.hands.writes import Writes
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publisher.lease import Lease
-from outbox_relay.publisher.local_wal import Positions, can_ask_what_is_flushed
+from outbox_relay.publisher.local_wal import Positions, Quiet, can_ask_what_is_flushed
 from outbox_relay.publisher.loop import Loop
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.prepared import PreparedStatements
@@ -61,6 +61,7 @@ class Hands:
     partitions: LivePartitions = field(init=False)
     room: Room = field(init=False)
     asks: bool = field(init=False)
+    quiet: Quiet = field(init=False)
 
     def __post_init__(self) -> None:
         """Prepare statements, and read which partitions there are."""
@@ -68,6 +69,7 @@ class Hands:
         self.partitions = LivePartitions(self.conn)
         self.room = Room(self.conn)
         self.asks = not self.replication.is_wanted and can_ask_what_is_flushed(self.conn)
+        self.quiet = Quiet(self.statements, self.positions)
 
     def _has_session(self) -> bool:
         """Return whether the session is that in which the lease began, with its settings."""

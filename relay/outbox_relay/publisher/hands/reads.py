@@ -257,9 +257,9 @@ class Reads:
             progress = Progress(until, base, 0, is_partial=read.compare)
             scope = self._without(read.apart) if read.group == THE_REST else self._of_group(read.group)
             one = self._lists[read.group] = self.ahead.list(progress, scope)
-        size = min(
-            read.rows, max(LEAST_AHEAD, AHEAD // (len(read.apart) or 1)), QUANTUM if self.has_tail else AHEAD
-        )
+        size = min(read.rows, max(LEAST_AHEAD, AHEAD // (len(read.apart) or 1)))
+        if self.has_tail:
+            size = min(size, QUANTUM)
         one.begin(self.partitions.tables, size)
         if not one.is_ready:
             return None
