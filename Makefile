@@ -9,8 +9,8 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 5
 PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 UNIT_PARALLEL := --numprocesses auto --maxprocesses $(WORKERS) --dist loadgroup
-# Fault tests that kill the servers of a private stack are in one process; the others run next to them.
-FAULT_WORKERS ?= 2
+# Each with servers of its own that its tests kill; most of their time is waiting for a server that starts or is away.
+FAULT_WORKERS ?= 3
 # Fewer for Spark, each with a Java and a PostgreSQL of its own and some 4 GB; a file's tests share a session.
 SPARK_WORKERS ?= 3
 SOURCES := outbox relay/outbox_relay local/outbox_local migrations spark_etl tests requirements $(dir $(firstword $(wildcard bench/*.py)))

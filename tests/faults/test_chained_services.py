@@ -28,8 +28,6 @@ from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeDatabase, MakeTopic
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("private stack")
-
 KEYS = 20
 LEASE_S = 2
 KILLS = 12

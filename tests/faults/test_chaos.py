@@ -8,8 +8,6 @@ from outbox_local.stack.api import Stack
 from tests.support.chaos import Chaos, ManyRelays, Place, endure
 from tests.support.terminal_lines import Tell
 
-pytestmark = pytest.mark.xdist_group("private stack")
-
 
 @pytest.fixture
 def place(private_stack: Stack, private_database: str, private_topic: str) -> Place:

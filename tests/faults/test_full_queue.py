@@ -19,8 +19,6 @@ from tests.support.relay_process import RelayProcess
 from tests.support.relay_thread import RelayThread
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("private stack")
-
 ENTRY = str(Path(__file__).parents[1] / "support/dying_relay.py")
 ROOM = 50
 """Messages in the local queue."""

@@ -20,8 +20,6 @@ from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeDatabase, MakeTopic
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("private stack")
-
 AT_ONCE = 4
 JOINS, TAKES, GIVES, STOPS = (
     "joins one that leads",

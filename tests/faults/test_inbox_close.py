@@ -15,8 +15,6 @@ from outbox_local.stack.api import Stack
 from tests.support.inbox_stage import InboxStage
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("private stack")
-
 BOUND_S = 20.0
 """It waits 5 s for Kafka; the rest is for a busy machine."""
 

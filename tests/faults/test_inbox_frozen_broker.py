@@ -18,8 +18,6 @@ from tests.support.inbox_stage import InboxStage
 from tests.support.kafka_records import read_topic
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("private stack")
-
 SESSION_S = 6.0
 BOUND_S = SESSION_S + PATIENCE + CONFIRM + 30.0
 """The silence, two questions, and a rebalance on a busy machine; from when an observer reads again."""

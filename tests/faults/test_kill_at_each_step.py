@@ -6,8 +6,6 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
-
 from outbox_local.stack.api import Stack
 from tests.support.background_load import BackgroundLoad
 from tests.support.bare_reader import narrow_partitions
@@ -16,8 +14,6 @@ from tests.support.plain_inserts import connect, decide, insert, insert_numbered
 from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeDatabase, MakeTopic
 from tests.support.waiting import wait_until
-
-pytestmark = pytest.mark.xdist_group("private stack")
 
 ENTRY = str(Path(__file__).parents[1] / "support/dying_relay.py")
 AT_ONCE = 6

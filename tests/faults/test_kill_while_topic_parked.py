@@ -12,8 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from threading import Event, Thread
 
-import pytest
-
 from outbox_local.stack.api import Stack
 from tests.faults.test_hand_over_steps import has_all, stands_still
 from tests.faults.test_kill_with_parked_keys import ENTRY, KEYS, MUCH, PARKED, SEND, request, state_of
@@ -24,8 +22,6 @@ from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeDatabase, MakeTopic
 from tests.support.topic_parking import PAUSE, RESUME
 from tests.support.waiting import wait_until
-
-pytestmark = pytest.mark.xdist_group("private stack")
 
 RELAY = str(RELAY_ENTRY)
 AT_ONCE = 3

@@ -24,8 +24,6 @@ from tests.support.plain_inserts import PENDING, connect
 from tests.support.random_faults import RandomFaults, Relays
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("private stack")
-
 USUAL_S = 600
 DRAIN_S = 180
 

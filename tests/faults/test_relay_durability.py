@@ -20,7 +20,6 @@ from tests.support.plain_inserts import connect, insert, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("private stack")
 LONG_LEASE = ("--lease", "300")
 SUPPORT = Path(__file__).parents[1] / "support"
 WITHOUT_BARRIER, WITHOUT_RECORDS = SUPPORT / "relay_without_barrier.py", SUPPORT / "relay_without_records.py"

@@ -27,8 +27,6 @@ from tests.support.relay_thread import RelayThread
 from tests.support.second_broker import SecondBroker
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("private stack")
-
 LANES = range(8)
 ACK_TIMEOUT_S = 3.0
 BEYOND_S = 15.0

@@ -12,8 +12,6 @@ from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeTopic
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("private stack")
-
 
 def test_it_starts_before_postgresql_and_kafka_do(
     private_stack: Stack, private_database: str, private_topic: str

@@ -23,8 +23,6 @@ from tests.support.servers import MakeTopic
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("private stack")
-
 SOON = (str(Path(relay_leaving_soon.__file__)),)
 LEADER = "SELECT array_agg(DISTINCT owner) FROM outbox.lane"
 LACKING = "SELECT count(*) FROM outbox.lease WHERE lacks_kafka"

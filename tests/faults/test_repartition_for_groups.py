@@ -36,8 +36,6 @@ from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeDatabase, MakeTopic
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("private stack")
-
 USE = "publisher.core.topics:TopicCounts.move"
 STEPS: dict[str, tuple[str, ...]] = {
     "undisturbed": (),

@@ -25,8 +25,6 @@ from tests.support.relay_thread import RelayThread
 from tests.support.second_broker import SecondBroker
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("private stack")
-
 BEFORE, AFTER = 2, 4
 MOVES = "topic moves its keys"
 BOUND_S = 15.0

@@ -29,8 +29,6 @@ from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeDatabase, MakeTopic
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("private stack")
-
 RELAY = str(RELAY_ENTRY)
 KEYS, BEFORE, AFTER, AT_ONCE = 200, 4, 8, 3
 ALL_KEYS = [f"k{number}".encode() for number in range(KEYS)]

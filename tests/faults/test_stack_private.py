@@ -19,7 +19,6 @@ from outbox_local.stack.process import family
 from outbox_relay.downloads.errors import StackError
 
 # One process runs them all: they share a stack.
-pytestmark = pytest.mark.xdist_group("private stack")
 
 
 def port_of(address: str) -> int:

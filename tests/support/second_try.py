@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ MOST = 5
 
 def main(command: list[str]) -> int:
     """Run the command; return its exit code, or that of the second run."""
+    signal.signal(signal.SIGINT, lambda *_: None)  # the command ends by itself and states what failed until then
     with tempfile.TemporaryDirectory() as folder:
         noted = Path(folder) / "failures.json"
         code = subprocess.run(command, env={**os.environ, FILE: str(noted)}, check=False).returncode

@@ -144,14 +144,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark the tests that need servers, so that `-m "not servers"` leaves them out.
 
     Those that need a private stack go to one process of pytest-xdist: a stack takes longer to start than most of them
-    take.
+    take. Fault tests take longer than a stack, so there each file goes by itself.
     """
     for item in items:
         names = set(getattr(item, "fixturenames", ()))
         if {"_shared", "_private_stack"} & names:
             item.add_marker("servers")
         if "_private_stack" in names and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(PRIVATE))
+            alone = item.path.stem if "faults" in item.path.parts else ""
+            item.add_marker(pytest.mark.xdist_group(f"{PRIVATE} {alone}".strip()))
     xdist_groups.note(items, config.stash[_RUN].directory)
 
 
