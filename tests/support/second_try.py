@@ -24,7 +24,7 @@ MOST = 5
 
 def main(command: list[str]) -> int:
     """Run the command; return its exit code, or that of the second run."""
-    signal.signal(signal.SIGINT, lambda *_: None)  # the command ends by itself and states what failed until then
+    signal.signal(signal.SIGINT, lambda *_: None)  # the command ends by itself, and states what failed
     with tempfile.TemporaryDirectory() as folder:
         noted = Path(folder) / "failures.json"
         code = subprocess.run(command, env={**os.environ, FILE: str(noted)}, check=False).returncode
