@@ -116,6 +116,12 @@ def _policies(conn: psycopg.Connection[Any]) -> Iterator[None]:
         yield
 
 
+def of_message(conn: psycopg.Connection[Any], message: Row) -> list[Row]:
+    """Return what each group did with a message (a row of outbox.message_status); see `of_message` in consumers.sql."""
+    with _policies(conn), conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(STATEMENTS["of_message"], message).fetchall()
+
+
 def totals(conn: psycopg.Connection[Any]) -> ConsumerTotals:
     """Count the groups of a database, their messages that failed, and members without work."""
     with _policies(conn), conn.cursor(row_factory=class_row(ConsumerTotals)) as cursor:

@@ -123,3 +123,38 @@ WHERE t.kafka_id = %(kafka_id)s
 ON CONFLICT (group_id, topic_id, part)
 DO UPDATE SET next_off = EXCLUDED.next_off, generation = p.generation + 1, moved_at = clock_timestamp()
 RETURNING p.part;
+
+-- name: of_message
+-- What each consumer group of this database did with one message, if it was published: it has taken it over for good ("applied"), it
+-- failed with it and tries again ("retrying"), it waits behind another one of its key ("waiting"), it has given it up ("dead"), it is
+-- still in front of it ("unread"), or it has passed it and left it out ("passed"). `behind`: what waits behind it. `front`: the id of
+-- what it waits behind. Groups that do not subscribe to the topic are left out. Group by group, so that indexes are used without statistics.
+SELECT g.name AS consumer_group,
+    CASE WHEN p.state = 'retry' THEN 'retrying' WHEN p.state IS NOT NULL THEN p.state
+         WHEN i.message_id IS NOT NULL THEN 'applied' WHEN o.next_off > %(offset)s::bigint THEN 'passed' ELSE 'unread' END AS state,
+    i.handled_at, i.part AS partition, i.off AS "offset", o.next_off AS position, p.id AS parked_id, p.attempts, p.failed_at, p.due_at,
+    p.fingerprint AS failure, p.error,
+    (SELECT count(*) FROM outbox.inbox_parked w
+     WHERE p.state <> 'waiting' AND w.group_id = g.id AND w.topic_id = p.topic_id AND w.order_key = p.order_key
+         AND w.state = 'waiting') AS behind,
+    (SELECT f.message_id FROM outbox.inbox_parked f
+     WHERE p.state = 'waiting' AND f.group_id = g.id AND f.topic_id = p.topic_id AND f.order_key = p.order_key
+         AND f.state IN ('retry', 'dead')) AS front
+FROM outbox.consumer_group g
+LEFT JOIN LATERAL (
+    SELECT r.message_id, r.handled_at, r.part, r.off FROM outbox.inbox r
+    WHERE r.group_id = g.id AND r.message_id = %(message_id)s::uuid
+        AND r.born_on = (%(born_at)s::timestamptz AT TIME ZONE 'UTC')::date
+    LIMIT 1
+) i ON true
+LEFT JOIN LATERAL (
+    SELECT r.id, r.topic_id, r.order_key, r.state, r.attempts, r.failed_at, r.due_at, r.fingerprint, r.error
+    FROM outbox.inbox_parked r WHERE r.group_id = g.id AND r.message_id = %(message_id)s::uuid OFFSET 0
+) p ON true
+LEFT JOIN LATERAL (
+    SELECT n.next_off FROM outbox.inbox_topic t
+    JOIN outbox.inbox_position n ON n.group_id = g.id AND n.topic_id = t.id AND n.part = %(partition)s::integer
+    WHERE t.name = %(topic)s ORDER BY t.id DESC LIMIT 1
+) o ON true
+WHERE i.message_id IS NOT NULL OR p.id IS NOT NULL OR %(offset)s::bigint IS NOT NULL AND g.subscription -> %(topic)s::text IS NOT NULL
+ORDER BY g.name, p.id;

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 
 import click
 
 from outbox_relay.cli import output
 from outbox_relay.cli.message import outcome as message_outcome
-from outbox_relay.cli.message import render
+from outbox_relay.cli.message import page, render, story
 from outbox_relay.cli.message.send import send
 from outbox_relay.cli.options import CommandGroup, dsn_option, json_option, limit_option
 from outbox_relay.cli.tx.options import reason_option, wait_option
 from outbox_relay.cli.types import Choice
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import cancel as cancel_operation
-from outbox_relay.operations import filters, messages, names
+from outbox_relay.operations import consumers, filters, half_message_life, half_messages, messages, names
 from outbox_relay.operations.decide import checked_reason
 from outbox_relay.text import former_names
 from outbox_relay.text.errors import OperatorError
@@ -148,30 +149,51 @@ def ls(
 @message.command()
 @click.argument("identity", metavar="ID")
 @click.option("--body", is_flag=True, help="Also show headers and body.")
+@click.option(
+    "--html",
+    "page_file",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="FILE",
+    help="Write it as a page for a browser that needs nothing else.",
+)
 @dsn_option
 @json_option
-def show(*, identity: str, body: bool, dsn: str, as_json: bool) -> None:
-    """Show one message's whole life: born, checked, decided, waiting, published where.
+def show(*, identity: str, body: bool, page_file: Path | None, dsn: str, as_json: bool) -> None:
+    """Show one message's whole life: born, checked, decided, waiting, published where, applied by whom.
 
-    ID is the message's id (a number) or its message id (a UUID, as in the record header outbox-id).
+    ID is the message's id (a number) or its message id (a UUID, as in the record header outbox-id). Of consumer groups,
+    those of the same database are shown.
 
     \b
       outbox message show 4711
+      outbox message show 4711 --html life.html
       outbox message show 000000001267-8a3f-9d52-0c6c5f3a8e11 --body
     """
     number, uuid = filters.identity(identity)
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
         life = messages.life(conn, filters.Filters(id=number, message_id=uuid), content=body)
-    if life is None:
-        raise OperatorError(
-            f"there is no message {identity} in {connections.place(dsn)}: it was never written, its transaction was "
-            "rolled back, or its partition has been dropped\nsearch by key or time: outbox message ls --help"
-        )
+        if life is None:
+            raise _unknown(identity, dsn)
+        consumed = consumers.of_message(conn, life.message)
+        steps = story.future(life, consumed)
+        if life.message["status"] in half_messages.STATES:
+            steps += story.undecided(half_message_life.read(conn, (life.message["id"], None)))
+    if page_file is not None:
+        place = connections.place(dsn)
+        page_file.write_text(page.page(life, consumed, steps, place), encoding="utf-8")
+        click.echo(f"written to {page_file}", err=True)
     if as_json:
-        output.emit_json(render.life_document(life))
-    else:
-        render.show_life(life)
+        output.emit_json(render.life_document(life, consumed))
+    elif page_file is None:
+        render.show_life(life, consumed, steps)
+
+
+def _unknown(identity: str, dsn: str) -> OperatorError:
+    return OperatorError(
+        f"there is no message {identity} in {connections.place(dsn)}: it was never written, its transaction was rolled "
+        "back, or its partition has been dropped\nsearch by key or time: outbox message ls --help"
+    )
 
 
 @message.command()

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from outbox_relay.cli import output
+from outbox_relay.cli.message import story
 from outbox_relay.operations.messages import Life, Row
 from outbox_relay.text import formatting
 
@@ -63,13 +64,14 @@ def _place(row: Row) -> str | None:
     return None if row["offset"] is None else f"{row['partition']}/{row['offset']}"
 
 
-def life_document(life: Life) -> dict[str, Any]:
+def life_document(life: Life, consumed: Sequence[Row]) -> dict[str, Any]:
     """One message's life for machines."""
     document = {
         **as_document(life.message),
         **life.routing,
         "events": life.events,
         "publications": life.publications,
+        "consumers": [{name: _plain(value) for name, value in one.items()} for one in consumed],
     }
     document["hold"] = None if life.hold is None else life.hold.document()
     if life.content is not None:
@@ -78,78 +80,52 @@ def life_document(life: Life) -> dict[str, Any]:
     return document
 
 
-def show_life(life: Life) -> None:
-    """Print everything about one message."""
+def facts(life: Life) -> list[tuple[str, Any]]:
+    """Return what a message is, by name; None is left out where it is shown."""
     row = life.message
-    output.pairs(
-        [
-            ("message id", row["message_id"]),
-            ("id", row["id"]),
-            ("status", row["status"]),
-            ("remark", row["remark"]),
-            ("topic", row["topic"]),
-            ("partition", row["partition"]),
-            ("offset", row["offset"]),
-            ("key", row["key"]),
-            ("order key", row["order_key"]),
-            ("queue", life.routing.get("queue")),
-            ("selector", life.routing.get("selector")),
-            ("tags", row["tags"] or None),
-            ("index keys", row["index_keys"] or None),
-            ("producer group", row["producer_group"]),
-            ("transaction id", row["transaction_id"]),
-            ("checker", row["checker"]),
-            ("business", " ".join(filter(None, (row["biz_type"], row["biz_id"]))) or None),
-            ("trace", life.routing.get("traceparent")),
-            ("lane", row["lane"]),
-            ("position", row["position"]),
-            ("xid", row["xid"]),
-        ]
-    )
+    return [
+        ("message id", row["message_id"]),
+        ("id", row["id"]),
+        ("status", row["status"]),
+        ("remark", row["remark"]),
+        ("topic", row["topic"]),
+        ("partition", row["partition"]),
+        ("offset", row["offset"]),
+        ("key", row["key"]),
+        ("order key", row["order_key"]),
+        ("queue", life.routing.get("queue")),
+        ("selector", life.routing.get("selector")),
+        ("tags", row["tags"] or None),
+        ("index keys", row["index_keys"] or None),
+        ("producer group", row["producer_group"]),
+        ("transaction id", row["transaction_id"]),
+        ("checker", row["checker"]),
+        ("business", " ".join(filter(None, (row["biz_type"], row["biz_id"]))) or None),
+        ("trace", life.routing.get("traceparent")),
+        ("lane", row["lane"]),
+        ("position", row["position"]),
+        ("xid", row["xid"]),
+    ]
+
+
+def show_life(life: Life, consumed: Sequence[Row], steps: Sequence[story.Step]) -> None:
+    """Print everything about one message."""
+    output.pairs(facts(life))
     click.echo()
-    for when, what in _story(life):
-        click.echo(f"{formatting.cell(when)}  {what}")
-    if life.hold is not None:
-        click.secho(f"next  {life.hold.hold_up(row['id'])}", fg="red")
-        for line in life.hold.repair():
+    for entry in story.past(life, consumed):
+        click.echo(f"{formatting.cell(entry.at)}  {entry.text}")
+    for one in consumed:
+        if one["state"] not in ("applied", "retrying", "dead"):
+            click.echo(
+                f"consumer group {formatting.printable(one['consumer_group'])}: {story.state_in_group(one)}"
+            )
+    for step in steps:
+        click.secho(f"next  {step.text}", fg="red" if step.is_alarm else None)
+        for line in step.commands:
             click.echo(f"      {line}")
-    if row["waiting"] == "expired":
-        click.secho("next  EXPIRED: its deliver_before is over, so it is never published", fg="red")
-        click.echo(f"      give it up: outbox holds skip {row['id']} --reason TEXT")
     if life.content is not None:
         click.echo()
         _content(life.content)
-
-
-def _story(life: Life) -> list[tuple[datetime, str]]:
-    """What happened, in order of time."""
-    row = life.message
-    story = [(event["happened_at"], _event(event)) for event in life.events]
-    if not any(event["from_state"] is None and event["kind"] == "transition" for event in life.events):
-        story.append((row["born_at"], "born COMMITTED"))
-    if row["deliver_at"] is not None:
-        story.append((row["deliver_at"], "not published before this time (deliver_at)"))
-    if row["deliver_before"] is not None:
-        story.append((row["deliver_before"], "not published from this time on (deliver_before)"))
-    if row["waiting"] is not None:
-        until = "" if row["due_at"] is None else f", due at {formatting.cell(row['due_at'])}"
-        story.append((row["born_at"], f"waiting: {row['waiting']}{until}"))
-    for number, one in enumerate(life.publications):
-        again = " again" if number else ""
-        place = f"{row['topic']}, partition {one['partition']}, offset {one['offset']}"
-        batch = f"(epoch {one['epoch']}, batch {one['batch']})"
-        story.append((one["published_at"], f"published{again} to {place} {batch}"))
-    return sorted(story, key=lambda entry: entry[0])
-
-
-def _event(event: Row) -> str:
-    reason = "" if event["reason"] is None else f": {formatting.printable(event['reason'])}"
-    actor = formatting.printable(event["actor"])
-    if event["kind"] == "check":
-        return f"checked by {actor}, answer {event['answer'] or '-'}{reason}"
-    if event["from_state"] is None:
-        return f"born {event['to_state']} by {actor}{reason}"
-    return f"{event['from_state']} → {event['to_state']} by {actor}{reason}"
 
 
 def _content(content: Row) -> None:
