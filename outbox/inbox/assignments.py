@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import inf
 from time import monotonic
 
+from outbox.errors import ConfigurationError
+from outbox.inbox.full_keys import FullKeys
 from outbox.inbox.key_queues import KeyQueues
 from outbox.inbox.messages import Delivery, Source
 from outbox.inbox.suspects import Suspects
@@ -27,11 +29,23 @@ TopicPart = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of one partition may wait in memory, and how far listeners may run ahead of the slowest."""
+    """How much may wait, and how far listeners may run ahead of the slowest."""
 
     messages: int = 1000
+    """Of one partition, in memory."""
     size: int = 16 << 20
+    """Bytes of these."""
     width: int = 2000
+    """Offsets of a partition between the first message that is not done and the last one that was fetched."""
+    behind_key: int = 10_000
+    """Messages that are parked behind one of their key that failed."""
+    behind_group: int = 100_000
+    """Messages that are parked behind such messages of the whole group."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if not isinstance(value := getattr(self, each.name), int) or value < 1:
+                raise ConfigurationError(f"limits: {each.name} = {value!r}; allowed: 1 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +89,7 @@ class Assignments:
         self._epoch = 0
         self._ended = False
         self.suspects = Suspects()
+        self.full_keys = FullKeys(limits.behind_key, limits.behind_group)
         self.skipped = 0
         """Messages that are not subscribed to."""
         self.server = 0

@@ -9,8 +9,6 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, cast
 
-import psycopg
-
 from outbox.codecs.codec import Codec, Codecs
 from outbox.errors import ConfigurationError, ConsumerFailedError
 from outbox.inbox.ahead_threads import AheadThread
@@ -22,7 +20,7 @@ from outbox.inbox.counts import MessageCounts
 from outbox.inbox.decoding import Decoding
 from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.failures import timed_out
-from outbox.inbox.handling import Connection, Handling, Listener
+from outbox.inbox.handling import Handling, Listener
 from outbox.inbox.header_filters import Predicate
 from outbox.inbox.keeper import Keeper
 from outbox.inbox.listener_loop import ListenerLoop
@@ -31,14 +29,13 @@ from outbox.inbox.poller import Poller
 from outbox.inbox.repeats import Repeats
 from outbox.inbox.retry_threads import RetryThread, SearchRight
 from outbox.inbox.server import CurrentServer
+from outbox.inbox.sessions import connecting
 from outbox.inbox.settings import ConsumerSettings, Subscribed, subscription_of
 from outbox.inbox.starts import ConsumeFrom
 from outbox.inbox.threads import Connect, DeliveryThread, ListenerThread, Running, Runtime
 from outbox.inbox.tracing import traced
 from outbox.inbox.vitals import ConsumerVitals
-from outbox.sessions import connect_for_listeners, keep_alive
 from outbox.tracing import Tracing
-from outbox.validation import exact
 
 log = logging.getLogger("outbox.inbox")
 MOST_GIVEN_UP = 5
@@ -158,7 +155,7 @@ class PushConsumer:
         if tracing is not None:
             listener = traced(listener, tracing, group, is_batch=batch is not None)
         self._listener, self._batching = _listening(listener, self.settings)
-        self.connect = _connecting(dsn, group)
+        self.connect = connecting(dsn, group)
         """Opens a connection to the database."""
         self._assignments = self.assignments_class(orderly=orderly, limits=self.settings.limits)
         self._server = CurrentServer()
@@ -198,6 +195,7 @@ class PushConsumer:
             self._counts,
             settings.member,
             self._keeper.count_run,
+            self._assignments.full_keys,
         )
         self._runtime = Runtime(how, self.connect, settings.timeout + self._grace, self._server)
         self._poller = Poller(settings, self._assignments, self._keeper)
@@ -380,21 +378,3 @@ def _listening(listener: Callable[..., Any], settings: ConsumerSettings) -> tupl
         return cast("Listener", listener), None
     batches = cast("BatchListener", listener)
     return one_by_one(batches), Batching(batches, settings.batch, settings.linger)
-
-
-def _connecting(dsn: str | Connect, group: str) -> Connect:
-    """Return what opens a connection."""
-    if callable(dsn):
-        return lambda: _kept_alive(dsn())
-    if not isinstance(dsn, str):
-        raise ConfigurationError(
-            f"dsn: {dsn!r}; allowed: a connection string, or a callable that returns a connection"
-        )
-    address = exact(dsn)
-    psycopg.conninfo.conninfo_to_dict(address)  # raises if it cannot be read
-    return lambda: connect_for_listeners(address, f"outbox consumer {group}")
-
-
-def _kept_alive(conn: Connection) -> Connection:
-    keep_alive(conn)
-    return conn

@@ -20,6 +20,7 @@ from outbox.inbox import plans
 from outbox.inbox.counts import MessageCounts
 from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.failures import Failure, describe, is_infrastructure, reported
+from outbox.inbox.full_keys import FullKeys
 from outbox.inbox.guard import guarded
 from outbox.inbox.header_filters import UndecidedError
 from outbox.inbox.messages import Attempt, ConsumedMessage, Delivery
@@ -63,6 +64,8 @@ class Handling:
     counts: MessageCounts = field(default_factory=MessageCounts)
     member: str = ""
     count_run: CountRun = lambda *_: 1
+    full_keys: FullKeys | None = None
+    """Admits what is parked behind held keys; None: nothing bounds it."""
 
 
 class ListenerFailedError(Exception):
@@ -96,7 +99,7 @@ def handle(
 
     Raises:
         psycopg.Error: PostgreSQL is away, or asks for another try; nothing is lost, and nothing is known of a commit.
-        LockedError: Others have its row or its key locked. The caller rolls back.
+        LockedError: Others have its row or its key locked, or its key is full. The caller rolls back.
         ListenerFailedError: The listener failed; everything is rolled back, and the message is to be parked.
     """
     if taken is None:
@@ -114,6 +117,8 @@ def handle(
         _log_dead(delivery.message, parked.failure, parked.id)
         return Handled.DEAD
     if taken.is_held:
+        if how.full_keys is not None:
+            how.full_keys.require(delivery.message.topic, delivery.order_key)
         run(conn, plans.park_behind(how.group, delivery))
         conn.commit()
         return Handled.PARKED

@@ -114,8 +114,6 @@ class Keeper(threading.Thread):
         self.kept_at = monotonic()
         self.trouble: str | None = None
         """When the books were kept, and what keeps them from it: the name of an error of PostgreSQL."""
-        self.held_keys: int | None = None
-        """Keys of the group that are held, as of the last registration."""
         self.group = 0
         """The number of the group, once the member is registered."""
 
@@ -136,6 +134,7 @@ class Keeper(threading.Thread):
             self._run(membership.require_copies(topic))
         self.group = self._run(self._registration())
         self._run(membership.copy_to(self.group, topic))
+        self._count_behind()
         self._renewed = monotonic()
         return self.group
 
@@ -147,7 +146,13 @@ class Keeper(threading.Thread):
             settings.subscription_json,
             orderly=settings.orderly,
             partitions=self._assignments.count,
+            full_keys=self._assignments.full_keys.count,
         )
+
+    def _count_behind(self) -> None:
+        keys = self._assignments.full_keys
+        keys.begin_count()
+        keys.counted(self._run(membership.count_behind(self.group, keys)))
 
     def _storing(self, offsets: Sequence[StoredOffset]) -> Plan[None]:
         """Store offsets, of a member that is listed only.
@@ -277,7 +282,7 @@ class Keeper(threading.Thread):
         if is_idle != self._is_idle or monotonic() - self._renewed >= RENEWAL:
             self._is_idle, self._renewed = is_idle, monotonic()
             self._run(self._registration())
-            self.held_keys = self._run(membership.held_keys(self.group))
+            self._count_behind()
         if monotonic() - self._kept >= UPKEEP:
             self._run(membership.ensure_ahead())
             self._server.days.clear()  # an operator may have dropped one

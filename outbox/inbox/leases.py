@@ -123,6 +123,8 @@ class Intake(PushConsumer):
         return self._assignments.unasked() if isinstance(self._assignments, OnDemand) else []
 
     def _park(self, conn: Connection, messages: Sequence[ConsumedMessage]) -> ConsumeResult:
+        for each in messages if self.settings.orderly else ():
+            self._assignments.full_keys.require(each.topic, order_of(each))
         with (
             locked_by_others()
         ):  # such as by an application that acknowledges and stands still before it commits
@@ -138,9 +140,7 @@ def park_received(group: int, messages: Sequence[ConsumedMessage], *, orderly: b
         str(group),
         array_text(each.message_id for each in messages),
         array_text(born_on(each) for each in messages),
-        ByteaArray(
-            [wire.order_of(each.headers, each.key, each.partition) if orderly else None for each in messages]
-        ),
+        ByteaArray([order_of(each) if orderly else None for each in messages]),
     )
     if orderly:
         yield Statement(SQL["wait_briefly"], (str(int(LOCK_WAIT * 1000)),))
@@ -160,6 +160,11 @@ def park_received(group: int, messages: Sequence[ConsumedMessage], *, orderly: b
         ),
         answers=False,
     )
+
+
+def order_of(message: ConsumedMessage) -> bytes | None:
+    """Return the order key of a message in an orderly group."""
+    return wire.order_of(message.headers, message.key, message.partition)
 
 
 def receive(

@@ -13,6 +13,7 @@ from outbox.errors import (
     SubscriptionConflictError,
 )
 from outbox.inbox.assignments import StoredOffset
+from outbox.inbox.full_keys import CountBehind, FullKeys
 from outbox.inbox.messages import Delivery
 from outbox.statements import Plan, Statement, TextArray, array_text, load
 
@@ -43,11 +44,16 @@ def require_one_type(group: str, topics: Sequence[str]) -> Plan[None]:
         )
 
 
-def register(group: str, member: str, subscription: str, *, orderly: bool, partitions: int = 0) -> Plan[int]:
-    """List a member, or state that it still runs and how many partitions it reads; return the number of its group.
+def register(
+    group: str, member: str, subscription: str, *, orderly: bool, partitions: int = 0, full_keys: int = 0
+) -> Plan[int]:
+    """List a member, or state that it still runs, how many partitions it reads, and how many of its keys are full.
 
     Members register one after the other. One that was not seen for a minute, because it stood still, is not listed any
     more, and is compared with the others again.
+
+    Returns:
+        The number of its group.
 
     Raises:
         SubscriptionConflictError: A member that runs has another subscription or another kind of listener.
@@ -70,7 +76,7 @@ def register(group: str, member: str, subscription: str, *, orderly: bool, parti
             "first, or use another group"
         )
     yield Statement(SQL["change_group"], (number, *values))
-    yield Statement(SQL["join"], (number, member, *values, str(partitions)))
+    yield Statement(SQL["join"], (number, member, *values, str(partitions), str(full_keys)))
     return int(number)
 
 
@@ -116,10 +122,13 @@ def is_listed(group: int, member: str) -> Plan[bool]:
     return bool((yield Statement(SQL["is_listed"], (str(group), member))))
 
 
-def held_keys(group: int) -> Plan[int]:
-    """Return how many order keys of a group are held, up to 10,000."""
-    rows = yield Statement(SQL["count_held_keys"], (str(group),))
-    return int(rows[0][0])
+def count_behind(group: int, full_keys: FullKeys) -> Plan[CountBehind]:
+    """Count what waits behind messages of a group that failed, up to twice of what may."""
+    limits = full_keys.per_key // 2, 2 * full_keys.per_group
+    rows = yield Statement(SQL["count_behind"], (str(group), *map(str, limits)))
+    long = {(topic, key): messages for *_, topic, key, messages in rows if topic is not None}
+    keys, messages, members = rows[0][:3]
+    return CountBehind(keys, messages, members, long)
 
 
 def leave(group: int, member: str) -> Plan[None]:

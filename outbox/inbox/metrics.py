@@ -61,8 +61,11 @@ METRICS = {
         (),
         "Messages that were found erased, because their keys were destroyed; they are discarded.",
     ),
-    "outbox_member_held_keys": MemberMetric(
-        "gauge", (), "Order keys of the whole group that are held, up to 10,000."
+    "outbox_member_held_keys": MemberMetric("gauge", (), "Order keys of the whole group that are held."),
+    "outbox_member_full_keys": MemberMetric(
+        "gauge",
+        (),
+        "Held keys whose later messages wait in Kafka: as many wait in PostgreSQL as may.",
     ),
     "outbox_member_listeners_given_up": MemberMetric(
         "gauge", (), "Listeners that ran past their time-out and have not returned."
@@ -173,6 +176,7 @@ def _samples(vitals: ConsumerVitals) -> Iterator[tuple[str, tuple[str, ...], flo
     yield "outbox_member_erased", (), vitals.erased
     if vitals.held_keys is not None:
         yield "outbox_member_held_keys", (), vitals.held_keys
+    yield "outbox_member_full_keys", (), vitals.full_keys
     yield "outbox_member_listeners_given_up", (), vitals.given_up
     yield "outbox_member_poll_seconds", (), round(vitals.polled_ago, 3)
     yield "outbox_member_store_seconds", (), round(vitals.stored_ago, 3)

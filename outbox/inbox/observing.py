@@ -53,13 +53,14 @@ def observe(
         {**counts.messages, "skipped": assignments.skipped},
         counts.retries,
         given_up,
-        keeper.held_keys,
+        assignments.full_keys.held,
         polled_ago,
         0.0 if poller is None else max(0.0, now - keeper.kept_at),
         _trouble(counts, keeper, poller, is_ending=is_ending),
         defect,
         counts.erasures,
         {} if poller is None else poller.stopped,
+        assignments.full_keys.count,
     )
 
 

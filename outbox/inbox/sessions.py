@@ -11,7 +11,7 @@ over for a listener lifts it for the rest of the transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,12 +20,38 @@ from psycopg.errors import LockNotAvailable
 
 from outbox import sessions
 from outbox.drivers.psycopg_sync import run
+from outbox.errors import ConfigurationError
 from outbox.inbox import plans
 from outbox.inbox.failures import LockedError
 from outbox.statements import Plan, Statement
+from outbox.validation import exact
 
 LOCK_WAIT = 0.25
 """Seconds that a shared thread waits for a lock; then the message waits without it."""
+
+
+def connecting(
+    dsn: str | Callable[[], psycopg.Connection[Any]], group: str
+) -> Callable[[], psycopg.Connection[Any]]:
+    """Return what opens a connection for the listeners of a group.
+
+    Raises:
+        ConfigurationError: `dsn` is neither a connection string nor a callable that returns a connection.
+    """
+    if callable(dsn):
+        return lambda: _kept_alive(dsn())
+    if not isinstance(dsn, str):
+        raise ConfigurationError(
+            f"dsn: {dsn!r}; allowed: a connection string, or a callable that returns a connection"
+        )
+    address = exact(dsn)
+    psycopg.conninfo.conninfo_to_dict(address)  # raises if it cannot be read
+    return lambda: sessions.connect_for_listeners(address, f"outbox consumer {group}")
+
+
+def _kept_alive(conn: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
+    sessions.keep_alive(conn)
+    return conn
 
 
 def use_read_committed(conn: psycopg.Connection[Any]) -> None:

@@ -286,7 +286,7 @@ class DeliveryThread(ListenerThread):
             if handled is not None:
                 self._how.counts.message(handled.value)
             if handled is Handled.PARKED and delivery.order_key is not None:
-                self._park_followers(work.key)
+                self._park_followers(work.key, delivery)
             self._work.finish(work.key, delivery, done=done)
             self.current = None
 
@@ -296,11 +296,11 @@ class DeliveryThread(ListenerThread):
         self.current = None
 
     def _postpone(self, work: Work, error: LockedError) -> None:
-        """Give back a message that others have locked: its key waits, and this thread goes on with others."""
+        """Give back a message that others have locked, or whose key is full: this thread goes on with other keys."""
         message = work.delivery.message
         log.log(
-            self._repeats.level("locked", logging.INFO),
-            "%s of %s[%d] is locked by another session; its key waits: %s",
+            self._repeats.level(type(error).__name__, logging.INFO),
+            "%s of %s[%d] waits, and its key with it: %s",
             message.message_id,
             message.topic,
             message.partition,
@@ -315,15 +315,17 @@ class DeliveryThread(ListenerThread):
         work.taken = None
         self._work.postpone(work.key, work.left(was_locked=was_locked))
 
-    def _park_followers(self, key: Hashable) -> None:
+    def _park_followers(self, key: Hashable, first: Delivery) -> None:
         """Park what waits behind a message that was parked, many in one transaction; what fails is handled alone."""
-        days = frozenset(self._server.days)
+        days, full_keys = frozenset(self._server.days), self._work.full_keys
         while followers := self._work.take_followers(key, fitting(days)):
             parked = [False] * len(followers)
             try:
                 conn = self._connection()
                 if all(self._work.is_current(each) for each in followers):
-                    parked = park_followers(conn, self._how.group, followers)
+                    most = full_keys.admit(first.message.topic, first.order_key, len(followers))
+                    if most:
+                        parked[:most] = park_followers(conn, self._how.group, followers[:most])
             except Exception as error:  # noqa: BLE001  (whatever it is, it comes again if the messages are to blame)
                 self._drop_connection()
                 level = self._repeats.level("followers")

@@ -46,7 +46,7 @@ class ConsumerVitals:
     given_up: int
     """Listeners that ran past their time-out and have not returned."""
     held_keys: int | None
-    """Keys of the whole group that are held, up to 10,000, as read from PostgreSQL every 10 s; None: not read yet."""
+    """Keys of the whole group that are held, as counted in PostgreSQL every 10 s; None: not counted yet."""
     polled_ago: float
     """Seconds since the loop that polls Kafka made progress."""
     stored_ago: float
@@ -60,6 +60,8 @@ class ConsumerVitals:
     stopped: Mapping[tuple[str, int], str] = field(default_factory=dict)
     """Partitions that the member has and does not read, and why: Kafka has deleted messages that the group has not
     handled, and `on_gap` is "stop"."""
+    full_keys: int = 0
+    """Keys of this member whose messages wait in Kafka: as many wait behind one that failed as may; see `Limits`."""
 
     @property
     def lag(self) -> int | None:

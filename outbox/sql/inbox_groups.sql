@@ -46,10 +46,12 @@ WHERE id = $1::integer AND dead_letter_topic IS DISTINCT FROM $2::text
 RETURNING id;
 
 -- name: join
--- Lists a member, or renews that it lives, with the number of partitions that it reads ($5).
-INSERT INTO outbox.consumer_member AS m (group_id, member, subscription, orderly, partitions, idle_since)
-VALUES ($1::integer, $2::text, $3::jsonb, $4::boolean, $5::integer, CASE WHEN $5::integer = 0 THEN pg_catalog.clock_timestamp() END)
+-- Lists a member, or renews that it lives, with the number of partitions that it reads ($5), and of keys that are full ($6).
+INSERT INTO outbox.consumer_member AS m (group_id, member, subscription, orderly, partitions, full_keys, idle_since)
+VALUES ($1::integer, $2::text, $3::jsonb, $4::boolean, $5::integer, $6::integer,
+    CASE WHEN $5::integer = 0 THEN pg_catalog.clock_timestamp() END)
 ON CONFLICT (group_id, member) DO UPDATE SET seen_at = pg_catalog.clock_timestamp(), partitions = EXCLUDED.partitions,
+    full_keys = EXCLUDED.full_keys,
     idle_since = CASE WHEN EXCLUDED.partitions = 0 THEN coalesce(m.idle_since, EXCLUDED.idle_since) END
 RETURNING 1;
 
@@ -58,9 +60,28 @@ RETURNING 1;
 SELECT 1 FROM outbox.consumer_member m
 WHERE m.group_id = $1::integer AND m.member = $2::text AND m.seen_at > pg_catalog.clock_timestamp() - interval '30 seconds';
 
--- name: count_held_keys
--- How many order keys of a group are held, up to 10,000: each member counts them every ten seconds.
-SELECT pg_catalog.count(*) FROM (SELECT FROM outbox.inbox_held_key h WHERE h.group_id = $1::integer LIMIT 10000) h;
+-- name: count_behind
+-- What waits behind messages of a group ($1) that failed, among its first $3 rows: how many keys have some, how many messages wait,
+-- and how many members share what may. With it the keys that have more than $2 of them, if there are any.
+WITH behind AS MATERIALIZED (
+    SELECT p.topic_id, p.order_key, pg_catalog.count(*) - 1 AS messages
+    FROM (
+        SELECT k.topic_id, k.order_key FROM outbox.inbox_parked k
+        WHERE k.group_id = $1::integer AND k.order_key IS NOT NULL
+        ORDER BY k.topic_id, k.order_key
+        LIMIT $3::bigint
+    ) p
+    GROUP BY p.topic_id, p.order_key
+)
+SELECT a.keys, a.messages, a.members, t.name, b.order_key, b.messages
+FROM (
+    SELECT pg_catalog.count(*) AS keys, coalesce(pg_catalog.sum(s.messages), 0)::bigint AS messages,
+        (SELECT pg_catalog.count(*) FROM outbox.consumer_member m
+         WHERE m.group_id = $1::integer AND m.seen_at > pg_catalog.clock_timestamp() - interval '60 seconds') AS members
+    FROM behind s
+) a
+LEFT JOIN behind b ON b.messages > $2::bigint
+LEFT JOIN outbox.inbox_topic t ON t.id = b.topic_id;
 
 -- name: leave
 -- Removes a member, and those that died a day ago.

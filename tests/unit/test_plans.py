@@ -107,7 +107,6 @@ EXEMPT: dict[str, dict[str, str]] = {
         ),
         **dict.fromkeys(["find_topic", "add_topic"], "a row per topic, by a unique index"),
         "types": REGISTRY,
-        "count_held_keys": "10,000 rows of one group at most, every ten seconds",
         **dict.fromkeys(["ensure_partition", "ensure_ahead", "end_session", "server"], NO_TABLE),
     },
     "outbox/sql/groups.sql": dict.fromkeys(

@@ -15,6 +15,7 @@ def upgrade() -> None:
     run("0004_rebinding.sql")
     run("0004_rebinding_tables.sql")
     run("0004_runs.sql")
+    run("0004_consumer_operations.sql")
     run("0004_consumer_groups.sql")
     run("0004_transitions.sql")
     run("0004_ids.sql")

@@ -11,6 +11,7 @@ consumer.start()
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
@@ -171,11 +172,11 @@ class DefaultMQPushConsumer:
 
     def set_pull_threshold_for_queue(self, messages: int) -> None:
         """State how many messages of one partition may wait in memory; RocketMQ's 1000."""
-        self._limits = Limits(messages, self._limits.size, self._limits.width)
+        self._limits = replace(self._limits, messages=messages)
 
     def set_consume_concurrently_max_span(self, span: int) -> None:
         """State how far a partition may run ahead of its slowest message, in offsets; RocketMQ's 2000."""
-        self._limits = Limits(self._limits.messages, self._limits.size, span)
+        self._limits = replace(self._limits, width=span)
 
     def set_consume_message_batch_max_size(self, size: int) -> None:
         """State how many messages a listener gets at most, 1 to 1000; RocketMQ's 1. They are one transaction."""

@@ -215,6 +215,13 @@ ALERTS = (
         f"{_GROUP} holds order keys of topic {{{{ $labels.topic }}}} behind messages that fail",
     ),
     AlertRule(
+        "OutboxKeysFull",
+        "max by (database, group) (outbox_consumer_full_keys) > 0",
+        "5m",
+        "page",
+        f"{_GROUP} has held keys behind which no more messages may wait: other keys of their partitions stop",
+    ),
+    AlertRule(
         "OutboxMessagesFail",
         "max by (database, group, topic) (outbox_consumer_retries) > 0",
         "15m",

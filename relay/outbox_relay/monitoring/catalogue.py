@@ -123,6 +123,9 @@ FIGURES = {
         "gauge", ("group", "topic"), "Messages behind one of their key that failed."
     ),
     "outbox_consumer_held_keys": Described("gauge", ("group", "topic"), "Order keys with such a message."),
+    "outbox_consumer_full_keys": Described(
+        "gauge", ("group", "topic"), "Of any topic, keys with so many that later ones wait in Kafka."
+    ),
     "outbox_dead_letters": Described("gauge", ("group", "topic"), "Messages whose tries are used up."),
     "outbox_consumer_lag_messages": Described(
         "gauge", ("group", "topic"), "Offsets that Kafka is ahead of the group."

@@ -211,6 +211,7 @@ class Figures(Periodic):
                 sums[name, group, topic] = sums.get((name, group, topic), 0) + value
             sums["outbox_consumer_members", group, topic] = row["members"]
             sums["outbox_consumer_idle_members", group, topic] = row["idle_members"]
+            sums["outbox_consumer_full_keys", group, topic] = row["full_keys"]
         for (name, group, topic), value in sums.items():
             families.add(name, self.database, group, topic, value=value)
 

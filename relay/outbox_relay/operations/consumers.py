@@ -35,6 +35,10 @@ class ConsumerTotals:
     """Members that run and have read no partition for a minute."""
     idle_group: str | None
     """One of their groups."""
+    full_keys: int
+    """Held keys whose later messages wait in Kafka, because as many wait in PostgreSQL as may."""
+    full_group: str | None
+    """One of their groups."""
 
 
 def groups(conn: psycopg.Connection[Any]) -> list[Row]:

@@ -33,6 +33,8 @@ SELECT g.name AS consumer_group, t.name AS topic, t.kafka_id, g.orderly, g.role:
     (SELECT count(*) FROM outbox.consumer_member m
      WHERE m.group_id = g.id AND m.seen_at > clock_timestamp() - interval '60 seconds'
          AND m.idle_since < clock_timestamp() - interval '60 seconds') AS idle_members,
+    (SELECT coalesce(sum(m.full_keys), 0)::bigint FROM outbox.consumer_member m
+     WHERE m.group_id = g.id AND m.seen_at > clock_timestamp() - interval '60 seconds') AS full_keys,
     coalesce(o.partitions, 0) AS partitions,
     coalesce(p.retries_due, 0) AS retries_due,
     coalesce(p.retries_later, 0) AS retries_later,
@@ -86,23 +88,28 @@ UPDATE outbox.consumer_group g SET role = NULL WHERE g.name = %(group)s;
 -- name: members
 -- The members of a group, and whether each runs: it was seen within a minute.
 SELECT m.member, m.started_at, m.seen_at, m.seen_at > clock_timestamp() - interval '60 seconds' AS runs, m.partitions,
-    m.idle_since
+    m.full_keys, m.idle_since
 FROM outbox.consumer_member m
 JOIN outbox.consumer_group g ON g.id = m.group_id
 WHERE g.name = %(group)s
 ORDER BY m.started_at, m.member;
 
 -- name: totals
--- How many groups there are, what is parked of all of them, retries by group, and the members that read no partition, with one
--- of their groups.
+-- How many groups there are, what is parked of all of them, retries by group, the members that read no partition, with one of
+-- their groups, and the keys that are full, likewise.
 WITH retrying AS (
     SELECT p.group_id, count(*) AS messages FROM outbox.inbox_parked p WHERE p.state = 'retry' GROUP BY p.group_id
 ), idle AS (
     SELECT m.group_id FROM outbox.consumer_member m
     WHERE m.seen_at > clock_timestamp() - interval '60 seconds' AND m.idle_since < clock_timestamp() - interval '60 seconds'
+), filled AS (
+    SELECT m.group_id, m.full_keys FROM outbox.consumer_member m
+    WHERE m.seen_at > clock_timestamp() - interval '60 seconds' AND m.full_keys > 0
 )
 SELECT (SELECT count(*) FROM outbox.consumer_group) AS groups, (SELECT count(*) FROM idle) AS idle_members,
     (SELECT min(g.name) FROM outbox.consumer_group g WHERE g.id IN (SELECT group_id FROM idle)) AS idle_group,
+    (SELECT coalesce(sum(f.full_keys), 0)::bigint FROM filled f) AS full_keys,
+    (SELECT min(g.name) FROM outbox.consumer_group g WHERE g.id IN (SELECT group_id FROM filled)) AS full_group,
     (SELECT count(*) FROM outbox.inbox_parked WHERE state = 'dead') AS dead,
     (SELECT coalesce(sum(r.messages), 0)::bigint FROM retrying r) AS retries,
     (SELECT coalesce(jsonb_object_agg(g.name, r.messages), '{}')

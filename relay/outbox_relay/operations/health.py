@@ -169,6 +169,14 @@ def _consumers(status: Status) -> Iterator[Problem]:
     if status.consumers.dead:
         letters = many(status.consumers.dead, "dead letter")
         yield Problem("dead_letters", f"{letters} of consumer groups", "outbox dlq summary")
+    if status.consumers.full_keys:
+        group = printable(status.consumers.full_group or "")
+        yield Problem(
+            "full_keys",
+            f"{many(status.consumers.full_keys, 'order key')} of consumer groups, such as {group}, have as many "
+            "messages behind one that failed as may wait: later ones stay in Kafka, and their partitions wait",
+            f"outbox dlq ls --group {quote(group)}",
+        )
     if status.consumers.idle_members:
         members = many(status.consumers.idle_members, "member")
         group = printable(status.consumers.idle_group or "")

@@ -44,7 +44,7 @@ def test_a_group_that_does_not_run_is_listed_with_its_lag(inbox: InboxStage, top
         "idle_members": 0,
         "partitions": 4,
         **dict.fromkeys(
-            ("retries_due", "retries_later", "retries_failed", "waiting", "held_keys", "dead"), 0
+            ("retries_due", "retries_later", "retries_failed", "waiting", "held_keys", "full_keys", "dead"), 0
         ),
         "lag": 3,
         "role": None,
@@ -145,6 +145,8 @@ def test_what_failed_is_counted_and_dead_letters_are_a_problem(inbox: InboxStage
         "held_keys": 2,
         "idle_members": 0,
         "idle_group": None,
+        "full_keys": 0,
+        "full_group": None,
     }
     assert "dead_letters" in [one["kind"] for one in found["problems"]]
 

@@ -46,6 +46,7 @@ STATEMENTS: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
     ),
     "died": (("bigint", "integer"), (500, 1)),
     "postpone": (("bigint", "float8", "integer"), (500, 1.0, 1)),
+    "count_behind": (("integer", "bigint", "bigint"), (1, 5000, 300)),
     "positions": (("integer", "integer"), (1, 1)),
     "begin": (("integer", "integer", "integer[]", "bigint[]"), (1, 1, [1], [5])),
     "store": (("integer", "integer[]", "integer[]", "bigint[]", "integer[]"), (1, [1], [1], [5], [0])),
@@ -59,6 +60,7 @@ STATEMENTS: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
     ),
 }
 MOST = {
+    "count_behind": 400,
     "store": 400,
     "release": 400,
     "claim": 450,
@@ -115,6 +117,7 @@ FILL = """
 )
 @pytest.mark.plan(
     "outbox/sql/inbox_groups.sql",
+    "count_behind",
     "positions",
     "begin",
     "store",

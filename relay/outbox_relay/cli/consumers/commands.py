@@ -48,6 +48,7 @@ def ls(*, dsn: str, bootstrap_servers: str | None, kafka: dict[str, str], as_jso
     due      retries that are due now; later: those that wait for their delay
     waiting  messages behind one of their key that failed
     held     order keys with such a message
+    full     keys of the group with so many that later ones wait in Kafka
     oldest   how long ago the oldest message that is not consumed was published
     lag      how many offsets Kafka is ahead: its last stable offset minus the position
     role     whose members alone see the group; shown if a group has one

@@ -23,6 +23,7 @@ COLUMNS = {
     "later": "retries_later",
     "waiting": "waiting",
     "held": "held_keys",
+    "full": "full_keys",
     "dead": "dead",
 }
 
@@ -75,8 +76,9 @@ def group(
         condition = "runs" if member["runs"] else "does not run"
         since = "" if member["idle_since"] is None else f" since {formatting.cell(member['idle_since'])}"
         reads = f"{formatting.many(member['partitions'], 'partition')}{since}"
+        full = [formatting.many(member["full_keys"], "full key")] if member["full_keys"] else []
         seen = f"seen {formatting.cell(member['seen_at'])}"
-        rows.append(("member", ", ".join((member["member"], condition, reads, seen))))
+        rows.append(("member", ", ".join((member["member"], condition, reads, *full, seen))))
     output.pairs(rows)
     columns = ["topic", "partition", "position", *(("end", "lag") if has_lag else ()), "moved_at"]
     click.echo()
