@@ -8,6 +8,7 @@ from outbox.inbox.consumer import PushConsumer
 from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.header_filters import HeaderFilter
 from outbox.inbox.messages import ConsumedMessage
+from outbox.inbox.pauses import pause_group, resume_group
 from outbox.inbox.results import ConsumeResult, ReconsumeLater
 from outbox.inbox.starts import FIRST, LAST, ConsumeFrom
 from outbox.inbox.tags import TagExpression
@@ -27,4 +28,6 @@ __all__ = [
     "PushConsumer",
     "ReconsumeLater",
     "TagExpression",
+    "pause_group",
+    "resume_group",
 ]

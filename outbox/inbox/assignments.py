@@ -20,6 +20,7 @@ from outbox.errors import ConfigurationError
 from outbox.inbox.full_keys import FullKeys
 from outbox.inbox.key_queues import KeyQueues
 from outbox.inbox.messages import Delivery, Source
+from outbox.inbox.pauses import Pauses
 from outbox.inbox.suspects import Suspects
 from outbox.inbox.tracker import OffsetTracker
 from outbox.inbox.vitals import PartitionVitals
@@ -90,6 +91,7 @@ class Assignments:
         self._ended = False
         self.suspects = Suspects()
         self.full_keys = FullKeys(limits.behind_key, limits.behind_group)
+        self.pauses = Pauses()
         self.skipped = 0
         """Messages that are not subscribed to."""
         self.server = 0

@@ -196,6 +196,7 @@ class PushConsumer:
             settings.member,
             self._keeper.count_run,
             self._assignments.full_keys,
+            self._assignments.pauses,
         )
         self._runtime = Runtime(how, self.connect, settings.timeout + self._grace, self._server)
         self._poller = Poller(settings, self._assignments, self._keeper)

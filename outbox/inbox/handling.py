@@ -25,6 +25,7 @@ from outbox.inbox.guard import guarded
 from outbox.inbox.header_filters import UndecidedError
 from outbox.inbox.messages import Attempt, ConsumedMessage, Delivery
 from outbox.inbox.parked_rows import BEGINNING, Retry
+from outbox.inbox.pauses import Pauses
 from outbox.inbox.results import RESULTS, Consumed, ConsumeResult, failure_of
 from outbox.inbox.round_trips import begin_and_take, check_and_commit
 from outbox.inbox.sessions import locked_by_others
@@ -66,6 +67,7 @@ class Handling:
     count_run: CountRun = lambda *_: 1
     full_keys: FullKeys | None = None
     """Admits what is parked behind held keys; None: nothing bounds it."""
+    pauses: Pauses = field(default_factory=Pauses)
 
 
 class ListenerFailedError(Exception):
@@ -179,7 +181,12 @@ def handle_due(
     Raises:
         psycopg.Error: as for `handle`; the retry is still due.
     """
-    retry = run(conn, plans.next_due(how.group, how.member, since=since, with_suspects=with_suspects))
+    retry = run(
+        conn,
+        plans.next_due(
+            how.group, how.member, since=since, with_suspects=with_suspects, paused=how.pauses.topics
+        ),
+    )
     if retry is None:
         conn.rollback()
         return None

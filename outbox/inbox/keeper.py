@@ -29,6 +29,7 @@ from outbox.inbox.failures import LockedError
 from outbox.inbox.messages import Delivery
 from outbox.inbox.opening_plans import open_partitions
 from outbox.inbox.openings import Opened, Opening, Restarted, Standing, Unanswered
+from outbox.inbox.pauses import Pauses, read_pauses
 from outbox.inbox.repeats import Repeats
 from outbox.inbox.server import CurrentServer, OtherServerError, Server, identify_server
 from outbox.inbox.sessions import limit_transactions
@@ -105,9 +106,9 @@ class Keeper(threading.Thread):
         """Whether the member was listed without partitions."""
         self._pauses, self._repeats = Backoff(FIRST_PAUSE, LAST_PAUSE), Repeats()
         self._ticked, self._renewed, self._kept = 0.0, 0.0, -UPKEEP
-        self.results: queue.SimpleQueue[Opened | Unanswered | Restarted | Standing | list[StoredOffset]] = (
-            queue.SimpleQueue()
-        )
+        self.results: queue.SimpleQueue[
+            Opened | Unanswered | Restarted | Standing | Pauses | list[StoredOffset]
+        ] = queue.SimpleQueue()
         """For the thread that polls: what came of questions, and offsets that may be committed to Kafka now."""
         self.refusal: OutboxError | None = None
         """Why the member may not go on."""
@@ -134,7 +135,7 @@ class Keeper(threading.Thread):
             self._run(membership.require_copies(topic))
         self.group = self._run(self._registration())
         self._run(membership.copy_to(self.group, topic))
-        self._count_behind()
+        self._read_group()
         self._renewed = monotonic()
         return self.group
 
@@ -149,8 +150,15 @@ class Keeper(threading.Thread):
             full_keys=self._assignments.full_keys.count,
         )
 
-    def _count_behind(self) -> None:
-        keys = self._assignments.full_keys
+    def _read_group(self) -> None:
+        """Read what the member needs to know of its group: what is paused, and how much waits behind held keys."""
+        keys, pauses = self._assignments.full_keys, self._assignments.pauses
+        if (found := self._run(read_pauses(self.group))) != pauses.topics:
+            log.warning(
+                "group %s: paused by topic, '' is all: %s", self._settings.group, found or "none any more"
+            )
+            pauses.topics = found
+            self.results.put(pauses)
         keys.begin_count()
         keys.counted(self._run(membership.count_behind(self.group, keys)))
 
@@ -282,7 +290,7 @@ class Keeper(threading.Thread):
         if is_idle != self._is_idle or monotonic() - self._renewed >= RENEWAL:
             self._is_idle, self._renewed = is_idle, monotonic()
             self._run(self._registration())
-            self._count_behind()
+            self._read_group()
         if monotonic() - self._kept >= UPKEEP:
             self._run(membership.ensure_ahead())
             self._server.days.clear()  # an operator may have dropped one
@@ -352,7 +360,7 @@ class Keeper(threading.Thread):
                 f"group {self._settings.group!r}: it has number {group} on {server}, and had {self.group} on {before}, "
                 "so rows of this member would be another group's; start the member again"
             )
-        self._renewed, self._kept = monotonic(), -UPKEEP
+        self._renewed, self._kept = 0.0, -UPKEEP
         self._to_end.clear()  # sessions of the other server
         self._assignments.restart()
         self._server.accept(server)

@@ -22,7 +22,7 @@ are held as those of a failed message are, so what is delivered meanwhile is par
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from outbox import wire
@@ -105,6 +105,11 @@ class Intake(PushConsumer):
         """The number of the group, once the member is registered."""
         return self._keeper.group
 
+    @property
+    def paused(self) -> Mapping[str, str]:
+        """Why topics are paused, or the group; see `pauses`."""
+        return self._assignments.pauses.topics
+
     def decoding(self, codecs: Codecs) -> Decoding:
         """Return what decodes the messages that are received: they are parked as they came.
 
@@ -168,7 +173,7 @@ def order_of(message: ConsumedMessage) -> bytes | None:
 
 
 def receive(
-    group: int, most: int, seconds: float, attempts: int, due: DueSince
+    group: int, most: int, seconds: float, attempts: int, due: DueSince, *, paused: Iterable[str] = ()
 ) -> Plan[tuple[list[ReceivedLease], list[ConsumedMessage]]]:
     """ReceivedLease messages; return them, and those that are dead now because they were not acknowledged.
 
@@ -178,9 +183,10 @@ def receive(
         seconds: until they can be received again.
         attempts: how often a message may be received.
         due: where the search begins.
+        paused: topics of which nothing is received.
     """
     limits = str(group), str(most), str(seconds), str(attempts)
-    rows = yield Statement(SQL["receive"], (*limits, str(due.begin())))
+    rows = yield Statement(SQL["receive"], (*limits, str(due.begin()), TextArray(list(paused))))
     leased, dead = [], []
     for *columns, due_at, is_dead in rows:
         due.found(due_at)

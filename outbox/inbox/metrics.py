@@ -39,6 +39,9 @@ METRICS = {
         (),
         'Partitions that are not read: Kafka has deleted messages that were not handled, and on_gap is "stop".',
     ),
+    "outbox_member_pauses": MemberMetric(
+        "gauge", (), "Pauses that the member obeys: of its group, and of topics in it."
+    ),
     "outbox_member_lag_messages": MemberMetric(
         "gauge",
         PLACE,
@@ -163,6 +166,7 @@ def _samples(vitals: ConsumerVitals) -> Iterator[tuple[str, tuple[str, ...], flo
     yield "outbox_member_partitions", (), len(vitals.partitions)
     yield "outbox_member_partitions_paused", (), sum(each.is_paused for each in vitals.partitions)
     yield "outbox_member_partitions_stopped", (), len(vitals.stopped)
+    yield "outbox_member_pauses", (), len(vitals.paused)
     for each in vitals.partitions:
         place = (each.topic, str(each.partition))
         if each.lag is not None:

@@ -60,6 +60,7 @@ def observe(
         defect,
         counts.erasures,
         {} if poller is None else poller.stopped,
+        assignments.pauses.topics,
         assignments.full_keys.count,
     )
 

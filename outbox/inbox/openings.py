@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from outbox.backoff import Backoff
 from outbox.inbox.assignments import TopicPart
 from outbox.inbox.messages import Source
+from outbox.inbox.pauses import Pauses
 from outbox.inbox.starts import Known, Start
 
 FIRST_PAUSE, LAST_PAUSE = 0.2, 10.0
@@ -95,7 +96,8 @@ class _Place:
 class Waiting:
     """The partitions that are assigned and not open yet. Not thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, pauses: Pauses) -> None:
+        self._pauses = pauses
         self._places: dict[TopicPart, _Place] = {}
         self._ticket = 0
         self.stopped: dict[TopicPart, str] = {}
@@ -119,10 +121,10 @@ class Waiting:
         self.stopped[place] = reason
 
     def due(self, now: float) -> list[Question]:
-        """Return what is to be asked now; it is due again once it was replied to."""
+        """Return what is to be asked now; it is due again once it was replied to, and not while its topic is paused."""
         asked: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         for (topic, part), place in self._places.items():
-            if not place.is_asked and place.due <= now:
+            if not place.is_asked and place.due <= now and not self._pauses.has(topic):
                 place.is_asked = True
                 asked[(topic, place.ticket)].append(part)
         return [Question(topic, tuple(parts), ticket) for (topic, ticket), parts in asked.items()]

@@ -31,6 +31,7 @@ partition is dropped after its transaction has ended and was checked. See `outbo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from outbox.inbox.delays import DelaySchedule
@@ -186,17 +187,25 @@ def still_in(xid: str) -> Plan[None]:
 
 
 def next_due(
-    group: int, member: str = "", *, since: int = BEGINNING, with_suspects: bool = True
+    group: int,
+    member: str = "",
+    *,
+    since: int = BEGINNING,
+    with_suspects: bool = True,
+    paused: Iterable[str] = (),
 ) -> Plan[Retry | None]:
     """Lock the retry that has been due for the longest time, unless other processes have all of them.
 
-    A suspect is one of which a run has begun in a process of another member, and has not ended; see `suspects`.
+    A suspect is one of which a run has begun in a process of another member, and has not ended; see `suspects`. None is
+    found of topics that are paused.
 
     It is dead until its transaction deletes it (`take_out`), counts its attempt as failed (`failed_again`) or is rolled
     back. What follows can be taken back without that (`take_back`).
     """
     allowed = "true" if with_suspects else "false"
-    rows = yield Statement(SQL["next_due"], (str(group), COMMITTED, allowed, member, str(since)))
+    rows = yield Statement(
+        SQL["next_due"], (str(group), COMMITTED, allowed, member, str(since), TextArray(list(paused)))
+    )
     if not rows:
         return None
     yield Statement(SQL["before_retry"], answers=False)

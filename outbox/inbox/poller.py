@@ -31,6 +31,7 @@ from outbox.inbox.kafka_offsets import OpeningThread
 from outbox.inbox.keeper import Keeper
 from outbox.inbox.messages import HeaderValue, RawRecord, identify, pairs_of
 from outbox.inbox.openings import Opened, Restarted, Standing, Unanswered, Waiting
+from outbox.inbox.pauses import Pauses
 from outbox.inbox.plans import UNREADABLE_HEADERS
 from outbox.inbox.repeats import QuietLog, Repeats
 from outbox.inbox.settings import ConsumerSettings
@@ -49,7 +50,7 @@ class Poller:
         self._settings, self._assignments, self._keeper = settings, assignments, keeper
         self._consumer = self._client()
         self._contact = Contact(settings.group, settings.session, monotonic())
-        self._waiting, self._asker = Waiting(), OpeningThread(settings, keeper)
+        self._waiting, self._asker = Waiting(assignments.pauses), OpeningThread(settings, keeper)
         self._read: set[TopicPart] = set()
         """Partitions that librdkafka reads."""
         self._advanced = 0.0
@@ -115,7 +116,7 @@ class Poller:
             for place in self._read
         }
         self.ends = {place: high for place, (_, high) in marks.items() if high >= 0}
-        self._contact.reads(len(self._read), monotonic())
+        self._contact.reads(len(self._read) + len(self._waiting.places), monotonic())
         if self._contact.is_due(monotonic()):
             self._asker.ask_standing()
 
@@ -256,10 +257,18 @@ class Poller:
                 self._postpone(result)
             elif isinstance(result, Restarted):
                 self._ask_again(self._read)
+            elif isinstance(result, Pauses):
+                self._obey(result)
             elif isinstance(result, Standing):
                 self._judge(result.is_known)
             else:
                 self._commit(result, asynchronous=True)
+
+    def _obey(self, pauses: Pauses) -> None:
+        """Stop reading partitions of topics that are paused; they are opened again once these are resumed."""
+        paused = [place for place in self._read if pauses.has(place[0])]
+        self._keeper.flush(self._assignments.close(paused, 0), 0)
+        self._ask_again(paused)
 
     def _postpone(self, unanswered: Unanswered) -> None:
         """Ask again later about partitions that cannot be opened now."""
@@ -281,22 +290,18 @@ class Poller:
         for part, start in opened.starts.items():
             place = (topic, part)
             is_latest = self._waiting.answer(place, opened.opening.ticket)
-            if not is_latest or opened.server != self._assignments.server:
-                continue  # revoked, assigned once more, or on another server, meanwhile
+            is_stale = opened.server != self._assignments.server or self._assignments.pauses.has(topic)
+            if not is_latest or is_stale:
+                continue  # revoked, assigned once more, on another server, or paused meanwhile
             if start.gap is not None:
-                low, high = start.gap
+                gap = f"Kafka does not have offsets {start.gap[0]} to {start.gap[1] - 1}"
+                stops = self._settings.on_gap == "stop"
+                then = "not reading it" if stops else f"reading on at {start.offset}"
                 log.error(
-                    "%s[%d]: Kafka does not have offsets %d to %d, which group %s has not handled; %s",
-                    *place,
-                    low,
-                    high - 1,
-                    self._settings.group,
-                    f"reading on at {start.offset}"
-                    if self._settings.on_gap == "continue"
-                    else "not reading it",
+                    "%s[%d]: %s, which group %s has not handled; %s", *place, gap, self._settings.group, then
                 )
-                if self._settings.on_gap == "stop":
-                    self._waiting.stop(place, f"Kafka does not have offsets {low} to {high - 1}")
+                if stops:
+                    self._waiting.stop(place, gap)
                     continue
             epoch = self._assignments.open(
                 place, opened.source, start.offset, opened.generations[part], opened.server
@@ -360,10 +365,7 @@ class Poller:
             return
         places = [TopicPartition(each.topic, each.part, each.offset) for each in offsets]
         try:
-            if asynchronous:
-                self._consumer.commit(offsets=places, asynchronous=True)
-            else:
-                self._consumer.commit(offsets=places, asynchronous=False)
+            self._consumer.commit(offsets=places, asynchronous=asynchronous)  # type: ignore[call-overload]
         except KafkaException as error:
             log.debug("Kafka stores no offsets now, PostgreSQL has them: %s", error)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from outbox.inbox.failures import Failure, interrupted, is_infrastructure, timed_out
 from outbox.inbox.handling import Connection, count_failure, handle_due, try_later
 from outbox.inbox.parked_rows import DueSince, Retry
+from outbox.inbox.pauses import EVERY_TOPIC
 from outbox.inbox.runs import count_retry
 from outbox.inbox.suspects import FIRST_RETRIES
 from outbox.inbox.threads import FIRST_PAUSE, IDLE, MOST_INTERRUPTIONS, ListenerThread, Runtime
@@ -118,6 +119,9 @@ class RetryThread(ListenerThread):
         """Wait until a retry is due, and try it; None: the thread is to end."""
         while not self._ends.is_set():
             self._retry = None
+            if EVERY_TOPIC in self._how.pauses.topics:
+                self._right.rest()
+                continue
             with_suspects = not self._right.has_suspect
             since = self._right.due.begin()
             found = handle_due(

@@ -60,6 +60,8 @@ class ConsumerVitals:
     stopped: Mapping[tuple[str, int], str] = field(default_factory=dict)
     """Partitions that the member has and does not read, and why: Kafka has deleted messages that the group has not
     handled, and `on_gap` is "stop"."""
+    paused: Mapping[str, str] = field(default_factory=dict)
+    """Why topics are paused, or by "" the group; see `pause_group`. The member is ready all the same."""
     full_keys: int = 0
     """Keys of this member whose messages wait in Kafka: as many wait behind one that failed as may; see `Limits`."""
 

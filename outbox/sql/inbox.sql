@@ -134,10 +134,12 @@ SELECT CASE WHEN $1::xid8 < pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_sn
 -- A retry whose run has begun in a process other than $4, and has not ended there, is found only if $3; the last column is whether it is
 -- one. The listener's waits for locks have no limit. statement_timestamp is stable, so the index ends the search at the first row that is not due.
 -- The search begins at $5 (microseconds since 1970), the time of the last one that was found: a held snapshot keeps all that were before it in the index.
+-- $6 are topics that are paused.
 WITH due AS MATERIALIZED (
     SELECT p.id, p.due_at FROM outbox.inbox_parked p
     WHERE p.group_id = $1::integer AND p.state = 'retry' AND p.due_at <= pg_catalog.statement_timestamp()
         AND p.due_at >= pg_catalog.to_timestamp($5::float8 / 1000000::float8)
+        AND p.topic_id NOT IN (SELECT a.id FROM outbox.inbox_topic a WHERE a.name = ANY ($6::text[]))
         AND ($3::boolean OR (
             SELECT r.member <> $4::text FROM outbox.inbox_run r
             WHERE r.group_id = p.group_id AND r.topic_id = p.topic_id AND r.part = p.part AND r.off = p.off

@@ -60,6 +60,32 @@ RETURNING 1;
 SELECT 1 FROM outbox.consumer_member m
 WHERE m.group_id = $1::integer AND m.member = $2::text AND m.seen_at > pg_catalog.clock_timestamp() - interval '30 seconds';
 
+-- name: pauses
+-- The topics of a group ($1) that are paused, and why; '' is all of them.
+SELECT p.topic, p.reason FROM outbox.consumer_pause p WHERE p.group_id = $1::integer AND p.resumed_at IS NULL;
+
+-- name: pause
+-- Pauses a group ($1) or a topic in it ($2), unless it is paused ($3 why); returns whether there is such a group, and whether it changed.
+WITH known AS (
+    SELECT g.id FROM outbox.consumer_group g WHERE g.name = $1::text
+), paused AS (
+    INSERT INTO outbox.consumer_pause (group_id, topic, reason) SELECT k.id, $2::text, $3::text FROM known k
+    ON CONFLICT (group_id, topic) WHERE resumed_at IS NULL DO NOTHING
+    RETURNING 1
+)
+SELECT EXISTS (SELECT FROM known), EXISTS (SELECT FROM paused);
+
+-- name: resume
+-- Ends a pause of a group ($1), of all topics or of one ($2); returns as `pause`.
+WITH known AS (
+    SELECT g.id FROM outbox.consumer_group g WHERE g.name = $1::text
+), resumed AS (
+    UPDATE outbox.consumer_pause p SET resumed_at = pg_catalog.clock_timestamp(), resumed_by = outbox.actor()
+    FROM known k WHERE p.group_id = k.id AND p.topic = $2::text AND p.resumed_at IS NULL
+    RETURNING 1
+)
+SELECT EXISTS (SELECT FROM known), EXISTS (SELECT FROM resumed);
+
 -- name: count_behind
 -- What waits behind messages of a group ($1) that failed, among its first $3 rows: how many keys have some, how many messages wait,
 -- and how many members share what may. With it the keys that have more than $2 of them, if there are any.

@@ -70,7 +70,7 @@ DO $$
 DECLARE
     child text;
 BEGIN
-    FOREACH child IN ARRAY ARRAY['consumer_member', 'inbox', 'inbox_position', 'inbox_held_key', 'inbox_parked',
+    FOREACH child IN ARRAY ARRAY['consumer_member', 'consumer_pause', 'inbox', 'inbox_position', 'inbox_held_key', 'inbox_parked',
                                  'inbox_replay', 'inbox_run'] LOOP
         EXECUTE pg_catalog.format('CREATE POLICY of_its_role ON outbox.%I USING (outbox.sees_group(group_id))', child);
         EXECUTE pg_catalog.format('ALTER TABLE outbox.%I ENABLE ROW LEVEL SECURITY', child);

@@ -33,6 +33,7 @@ from outbox.inbox import ConsumeFrom, DelaySchedule
 from outbox.inbox.decoding import Decoding
 from outbox.inbox.leases import Intake, ReceivedLease, acknowledge, change_lease, lacks, receive
 from outbox.inbox.parked_rows import DueSince
+from outbox.inbox.pauses import EVERY_TOPIC
 from outbox.inbox.sessions import limit_transactions
 from outbox.rocketmq.consumer.builder import ClientConfiguration, FilterExpression
 from outbox.rocketmq.consumer.received import MessageExt
@@ -106,7 +107,7 @@ class SimpleConsumer:
                 log.debug("nothing is parked for other members: %s", error)
 
     def receive(self, max_message_num: int, invisible_duration: timedelta | float) -> list[ReceivedView]:
-        """Receive messages; none after the await duration.
+        """Receive messages; none after the await duration, and none of what is paused.
 
         A message whose body was erased is acknowledged instead. One whose body cannot be decoded now is not returned:
         it is received again after `invisible_duration`, as one that was not acknowledged in time.
@@ -125,8 +126,13 @@ class SimpleConsumer:
         began_ns = time_ns()
         while True:
             self._parked.clear()
-            asked = receive(self._intake.group_id, max_message_num, seconds, self._attempts, self._due)
-            leased, dead = self._run(asked)
+            paused = self._intake.paused
+            limits = max_message_num, seconds, self._attempts, self._due
+            leased, dead = (
+                ([], [])
+                if EVERY_TOPIC in paused
+                else self._run(receive(self._intake.group_id, *limits, paused=paused))
+            )
             for message in dead:
                 log.error(
                     "%s is dead: received %d times; next: outbox dlq ls", message.message_id, self._attempts

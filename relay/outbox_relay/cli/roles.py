@@ -75,6 +75,8 @@ ROLES: Mapping[str, str] = {
     "consumers show": READER,
     "consumers bind": OPERATOR,
     "consumers unbind": OPERATOR,
+    "consumers pause": OPERATOR,
+    "consumers resume": OPERATOR,
     "consumers reset": OPERATOR,
     "consumers replay": "outbox_consumer",
     "key ls": OPERATOR,

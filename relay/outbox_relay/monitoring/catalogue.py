@@ -116,6 +116,9 @@ FIGURES = {
     "outbox_consumer_idle_members": Described(
         "gauge", ("group", "topic"), "Those of them that have read no partition of any topic for a minute."
     ),
+    "outbox_consumer_paused": Described(
+        "gauge", ("group", "topic"), "1: the group, or this topic in it, is paused."
+    ),
     "outbox_consumer_retries": Described(
         "gauge", ("group", "topic"), "Messages that failed and are tried again."
     ),

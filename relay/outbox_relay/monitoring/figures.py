@@ -202,6 +202,7 @@ class Figures(Periodic):
                 "outbox_consumer_held_keys": row["held_keys"],
                 "outbox_dead_letters": row["dead"],
             }
+            sums["outbox_consumer_paused", group, topic] = int(row["is_paused"])
             lag = reading.lags.get((group, row["kafka_id"]))
             if lag is not None:
                 found["outbox_consumer_lag_messages"] = lag.messages

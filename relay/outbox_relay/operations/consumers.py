@@ -13,7 +13,9 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row, dict_row
 
+from outbox.inbox.pauses import pause_group, resume_group
 from outbox.statements import Statements
+from outbox_relay.operations.actor import actor
 from outbox_relay.operations.messages import Row
 from outbox_relay.operations.names import did_you_mean, require_known
 from outbox_relay.text.errors import OperatorError
@@ -39,6 +41,10 @@ class ConsumerTotals:
     """Held keys whose later messages wait in Kafka, because as many wait in PostgreSQL as may."""
     full_group: str | None
     """One of their groups."""
+    paused: int
+    """Groups that are paused, or of which a topic is."""
+    paused_group: str | None
+    """One of them."""
 
 
 def groups(conn: psycopg.Connection[Any]) -> list[Row]:
@@ -54,6 +60,47 @@ def positions(conn: psycopg.Connection[Any], group: str | None = None) -> list[R
 def members(conn: psycopg.Connection[Any], group: str) -> list[Row]:
     """Return the members of a group, and whether each runs."""
     return _rows(conn, "members", group)
+
+
+def pauses(conn: psycopg.Connection[Any], group: str) -> list[Row]:
+    """Return the pauses of a group, the one of all topics first."""
+    return _rows(conn, "pauses", group)
+
+
+def pause(conn: psycopg.Connection[Any], group: str, topic: str | None, reason: str) -> bool:
+    """Pause a group, or a topic in it; return whether it was not paused before. See `outbox.inbox.pauses`.
+
+    Args:
+        conn: of a user with the rights of the role outbox_operator.
+        group: its name.
+        topic: that it reads; None: all of them.
+        reason: why.
+
+    Raises:
+        OperatorError: there is no such group, or it does not read the topic; with the nearest names.
+    """
+    _require_topic(conn, group, topic)
+    with _acting(conn):
+        return pause_group(conn, group, topic=topic, reason=reason)
+
+
+def resume(conn: psycopg.Connection[Any], group: str, topic: str | None) -> bool:
+    """End a pause of a group, or of a topic in it; return whether there was one.
+
+    Raises:
+        OperatorError: as of `pause`.
+    """
+    find(conn, group)
+    with _acting(conn):
+        return resume_group(conn, group, topic=topic)
+
+
+def _require_topic(conn: psycopg.Connection[Any], group: str, topic: str | None) -> None:
+    known = {*find(conn, group)["subscription"], *(row["topic"] for row in positions(conn, group))}
+    if topic is not None and topic not in known:
+        raise OperatorError(
+            f"group {group!r} does not read topic {topic!r}. {did_you_mean(topic, sorted(known))}"
+        )
 
 
 def find(conn: psycopg.Connection[Any], group: str) -> Row:
@@ -124,6 +171,14 @@ def of_message(conn: psycopg.Connection[Any], message: Row) -> list[Row]:
     """Return what each group did with a message (a row of outbox.message_status); see `of_message` in consumers.sql."""
     with _policies(conn), conn.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(STATEMENTS["of_message"], message).fetchall()
+
+
+@contextmanager
+def _acting(conn: psycopg.Connection[Any]) -> Iterator[None]:
+    """As `_policies`, and the audit of what is done names the operator."""
+    with _policies(conn):
+        conn.execute(STATEMENTS["act"], {"actor": actor()})
+        yield
 
 
 def totals(conn: psycopg.Connection[Any]) -> ConsumerTotals:

@@ -6,9 +6,13 @@
 -- each statement that they concern would be an error.
 SELECT set_config('row_security', 'on', %(local)s);
 
+-- name: act
+-- States who acts in this transaction, for the audit.
+SELECT set_config('outbox.actor', %(actor)s, true);
+
 -- name: groups
 -- Consumer groups and the topics that they have a position or a parked message in, with what is parked of each. A member that
--- was not seen for a minute does not run; one that has read no partition for a minute is idle. Kafka's id differs between topics that had the same name one after the other.
+-- was not seen for a minute does not run; one that has read no partition for a minute is idle, but for pauses. Kafka's id differs between topics that had the same name one after the other.
 WITH parked AS (
     SELECT p.group_id, p.topic_id,
         count(*) FILTER (WHERE p.state = 'retry' AND p.due_at <= statement_timestamp()) AS retries_due,
@@ -32,9 +36,12 @@ SELECT g.name AS consumer_group, t.name AS topic, t.kafka_id, g.orderly, g.role:
      WHERE m.group_id = g.id AND m.seen_at > clock_timestamp() - interval '60 seconds') AS members,
     (SELECT count(*) FROM outbox.consumer_member m
      WHERE m.group_id = g.id AND m.seen_at > clock_timestamp() - interval '60 seconds'
-         AND m.idle_since < clock_timestamp() - interval '60 seconds') AS idle_members,
+         AND m.idle_since < clock_timestamp() - interval '60 seconds'
+         AND NOT EXISTS (SELECT FROM outbox.consumer_pause p WHERE p.group_id = g.id AND p.resumed_at IS NULL)) AS idle_members,
     (SELECT coalesce(sum(m.full_keys), 0)::bigint FROM outbox.consumer_member m
      WHERE m.group_id = g.id AND m.seen_at > clock_timestamp() - interval '60 seconds') AS full_keys,
+    EXISTS (SELECT FROM outbox.consumer_pause p WHERE p.group_id = g.id AND p.topic IN ('', t.name) AND p.resumed_at IS NULL)
+        AS is_paused,
     coalesce(o.partitions, 0) AS partitions,
     coalesce(p.retries_due, 0) AS retries_due,
     coalesce(p.retries_later, 0) AS retries_later,
@@ -85,6 +92,14 @@ RETURNING xmax = 0;
 -- Leaves a group to all consumers again.
 UPDATE outbox.consumer_group g SET role = NULL WHERE g.name = %(group)s;
 
+-- name: pauses
+-- The pauses of a group that have not ended; the topic is null for all of them.
+SELECT nullif(p.topic, '') AS topic, p.reason, p.paused_at, p.paused_by
+FROM outbox.consumer_pause p
+JOIN outbox.consumer_group g ON g.id = p.group_id
+WHERE g.name = %(group)s AND p.resumed_at IS NULL
+ORDER BY p.topic;
+
 -- name: members
 -- The members of a group, and whether each runs: it was seen within a minute.
 SELECT m.member, m.started_at, m.seen_at, m.seen_at > clock_timestamp() - interval '60 seconds' AS runs, m.partitions,
@@ -96,12 +111,13 @@ ORDER BY m.started_at, m.member;
 
 -- name: totals
 -- How many groups there are, what is parked of all of them, retries by group, the members that read no partition, with one of
--- their groups, and the keys that are full, likewise.
+-- their groups, the keys that are full, likewise, and the groups that are paused, or topics of them.
 WITH retrying AS (
     SELECT p.group_id, count(*) AS messages FROM outbox.inbox_parked p WHERE p.state = 'retry' GROUP BY p.group_id
 ), idle AS (
     SELECT m.group_id FROM outbox.consumer_member m
     WHERE m.seen_at > clock_timestamp() - interval '60 seconds' AND m.idle_since < clock_timestamp() - interval '60 seconds'
+        AND m.group_id NOT IN (SELECT p.group_id FROM outbox.consumer_pause p WHERE p.resumed_at IS NULL)
 ), filled AS (
     SELECT m.group_id, m.full_keys FROM outbox.consumer_member m
     WHERE m.seen_at > clock_timestamp() - interval '60 seconds' AND m.full_keys > 0
@@ -110,6 +126,9 @@ SELECT (SELECT count(*) FROM outbox.consumer_group) AS groups, (SELECT count(*) 
     (SELECT min(g.name) FROM outbox.consumer_group g WHERE g.id IN (SELECT group_id FROM idle)) AS idle_group,
     (SELECT coalesce(sum(f.full_keys), 0)::bigint FROM filled f) AS full_keys,
     (SELECT min(g.name) FROM outbox.consumer_group g WHERE g.id IN (SELECT group_id FROM filled)) AS full_group,
+    (SELECT count(DISTINCT p.group_id) FROM outbox.consumer_pause p WHERE p.resumed_at IS NULL) AS paused,
+    (SELECT min(g.name) FROM outbox.consumer_group g
+     WHERE g.id IN (SELECT p.group_id FROM outbox.consumer_pause p WHERE p.resumed_at IS NULL)) AS paused_group,
     (SELECT count(*) FROM outbox.inbox_parked WHERE state = 'dead') AS dead,
     (SELECT coalesce(sum(r.messages), 0)::bigint FROM retrying r) AS retries,
     (SELECT coalesce(jsonb_object_agg(g.name, r.messages), '{}')

@@ -169,6 +169,13 @@ def _consumers(status: Status) -> Iterator[Problem]:
     if status.consumers.dead:
         letters = many(status.consumers.dead, "dead letter")
         yield Problem("dead_letters", f"{letters} of consumer groups", "outbox dlq summary")
+    if status.consumers.paused:
+        group = printable(status.consumers.paused_group or "")
+        yield Problem(
+            "paused_groups",
+            f"{many(status.consumers.paused, 'consumer group')} paused, or topics of them, such as of {group}",
+            f"outbox consumers show {quote(group)}",
+        )
     if status.consumers.full_keys:
         group = printable(status.consumers.full_group or "")
         yield Problem(

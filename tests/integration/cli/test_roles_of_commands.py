@@ -103,6 +103,8 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "consumers show": ("{points}", f"{{points}} {KAFKA}"),
     "consumers bind": ("{points} outbox_consumer", "unheard outbox_consumer"),
     "consumers unbind": ("{points}",),
+    "consumers pause": ("{points} --reason r", "{points} --topic {topic} --reason r"),
+    "consumers resume": ("{points}",),
     "consumers reset": (f"{{points}} {{topic}} --to first --yes {KAFKA}",),
     "consumers replay": ("{points} --topic {topic} --from 1h --yes --source {etl}",),
     "key ls": ("", "--subject customer/1"),

@@ -25,6 +25,11 @@ TABLES = {
         "({id}, 'evil', '{{}}', false)",
         "orderly = true",
     ),
+    "consumer_pause": (
+        "group_id, topic, reason",
+        "({id}, 'evil', 'evil')",
+        "resumed_at = now(), resumed_by = 'evil'",
+    ),
     "inbox": (
         "group_id, message_id, born_on, topic_id, part, off, digest",
         "({id}, gen_random_uuid(), current_date, 1, 0, 99, 'd')",

@@ -47,6 +47,7 @@ def test_a_group_that_does_not_run_is_listed_with_its_lag(inbox: InboxStage, top
             ("retries_due", "retries_later", "retries_failed", "waiting", "held_keys", "full_keys", "dead"), 0
         ),
         "lag": 3,
+        "is_paused": False,
         "role": None,
     }
     assert oldest > 86_400 * 365, "the age is that of the oldest message"
@@ -147,6 +148,8 @@ def test_what_failed_is_counted_and_dead_letters_are_a_problem(inbox: InboxStage
         "idle_group": None,
         "full_keys": 0,
         "full_group": None,
+        "paused": 0,
+        "paused_group": None,
     }
     assert "dead_letters" in [one["kind"] for one in found["problems"]]
 

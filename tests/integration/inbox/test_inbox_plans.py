@@ -33,8 +33,11 @@ STATEMENTS: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
     ),
     "known": (("integer", "uuid", "date", "bytea", "integer"), (1, ID, "2026-11-01", b"d", 1)),
     "hold": (("integer", "integer", "bytea"), (1, 1, b"k500")),
-    "next_due": (("integer", "text", "boolean", "text", "float8"), (1, "f", False, "m", 0)),
-    "next_due, none": (("integer", "text", "boolean", "text", "float8"), (2, "f", False, "m", 0)),
+    "next_due": (("integer", "text", "boolean", "text", "float8", "text[]"), (1, "f", False, "m", 0, ["t3"])),
+    "next_due, none": (
+        ("integer", "text", "boolean", "text", "float8", "text[]"),
+        (2, "f", False, "m", 0, []),
+    ),
     "lock_again": (("bigint", "integer", "xid8"), (500, 1, "1")),
     "lock_held_key": (("integer", "integer", "bytea"), (1, 1, b"k500")),
     "take_out": (("bigint",), (500,)),

@@ -13,7 +13,7 @@ import pytest
 
 from outbox.drivers.psycopg_sync import run
 from outbox.errors import ConfigurationError, InvalidReceiptError
-from outbox.inbox import FIRST, leases
+from outbox.inbox import FIRST, leases, pause_group, resume_group
 from outbox.inbox.leases import SQL, lacks
 from outbox.rocketmq.consumer import (
     ClientConfiguration,
@@ -285,7 +285,21 @@ def test_leases_are_found_by_their_indexes(conn: Connection) -> None:
             assert row is not None
             return row[0][0]["Plan"]
 
-        assert rows_read(explain("receive", 1, 5, 60.0, 17, 0.0), "inbox_parked") <= 10
+        assert rows_read(explain("receive", 1, 5, 60.0, 17, 0.0, []), "inbox_parked") <= 10
         assert rows_read(explain("lacks", 1, "{1}", "{1}", 100), "inbox_parked") <= 110
         assert rows_read(explain("lock_lease", 7, 1), "inbox_parked") <= 1
         assert rows_read(explain("change_lease", 7, 1, 1.0), "inbox_parked") <= 1
+
+
+@pytest.mark.parametrize("by_topic", [True, False])
+def test_nothing_of_what_is_paused_is_received(inbox: InboxStage, topic: str, by_topic: bool) -> None:
+    with simple(inbox, topic) as consumer:
+        inbox.produce_numbered_in(topic, 2)
+        [first] = receive(consumer, 1)
+        consumer.change_invisible_duration(first, 0)
+        assert pause_group(inbox.conn, inbox.group, topic=topic if by_topic else None, reason="later")
+        wait_until(lambda: consumer._intake.paused, "it is seen", seconds=60)
+        assert consumer.receive(2, LONG) == []
+        assert resume_group(inbox.conn, inbox.group, topic=topic if by_topic else None)
+        wait_until(lambda: not consumer._intake.paused, "it is seen", seconds=60)
+        assert sorted(numbers(receive(consumer, 2))) == [0, 1]

@@ -7,13 +7,14 @@ from confluent_kafka import Uuid
 
 from outbox.inbox.kafka_offsets import UnidentifiedTopicError, id_of
 from outbox.inbox.openings import Waiting
+from outbox.inbox.pauses import EVERY_TOPIC, Pauses
 
 PLACE = ("orders", 0)
 
 
 @pytest.mark.parametrize("end", ["assigned again", "given away"])
 def test_a_partition_is_left_unread_until_it_is_assigned_again_or_given_away(end: str) -> None:
-    waiting = Waiting()
+    waiting = Waiting(Pauses())
     waiting.add([PLACE, ("orders", 1)])
     waiting.stop(PLACE, "a gap")
     assert waiting.stopped == {PLACE: "a gap"}
@@ -31,3 +32,17 @@ def test_a_topic_without_an_id_is_refused_and_the_error_names_what_is_wrong() ->
     with pytest.raises(UnidentifiedTopicError, match=expected):
         id_of("orders", Uuid(0, 0))
     assert id_of("orders", Uuid(0, 1)) == str(Uuid(0, 1))
+
+
+@pytest.mark.parametrize("paused", ["orders", EVERY_TOPIC])
+def test_a_partition_of_a_paused_topic_is_asked_for_once_that_is_resumed(paused: str) -> None:
+    pauses = Pauses()
+    waiting = Waiting(pauses)
+    waiting.add([PLACE, ("other", 1)])
+    pauses.topics = {paused: "why"}
+    asked = [question.topic for question in waiting.due(0.0)]
+    assert asked == ([] if paused == EVERY_TOPIC else ["other"])
+    pauses.topics = {}
+    assert [question.topic for question in waiting.due(0.0)] == [
+        topic for topic in ("orders", "other") if topic not in asked
+    ]

@@ -15,10 +15,12 @@ from outbox_relay.cli.options import (
     kafka_config_option,
     optional_bootstrap_servers_option,
 )
+from outbox_relay.cli.tx.options import reason_option
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import consumer_reset, dlq
 from outbox_relay.operations import consumers as registry
 from outbox_relay.operations.consumer_lag import KafkaOffsets, lag_of, lags
+from outbox_relay.operations.decide import checked_reason
 from outbox_relay.operations.dlq import DeadLetterFilter
 from outbox_relay.operations.messages import Row
 
@@ -83,11 +85,11 @@ def ls(*, dsn: str, bootstrap_servers: str | None, kafka: dict[str, str], as_jso
 def show(
     *, group: str, dsn: str, bootstrap_servers: str | None, kafka: dict[str, str], as_json: bool
 ) -> None:
-    """Show one consumer group: members, the position in each partition, and what is tried again next, ten messages."""
+    """Show one consumer group: members, pauses, the position in each partition, and the next ten retries."""
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
         found = registry.find(conn, group)
-        members = registry.members(conn, group)
+        members, pauses = registry.members(conn, group), registry.pauses(conn, group)
         parked = [row for row in registry.groups(conn) if row["consumer_group"] == group]
         positions = registry.positions(conn, group)
         registry.apply_policies(conn)
@@ -95,10 +97,10 @@ def show(
     if bootstrap_servers:
         positions = _with_ends(KafkaOffsets(bootstrap_servers, kafka), positions)
     if as_json:
-        lists = {"members": members, "topics": parked, "partitions": positions, "retrying": retrying}
-        output.emit_json({**found, **lists})
+        lists = {"members": members, "pauses": pauses, "topics": parked, "partitions": positions}
+        output.emit_json({**found, **lists, "retrying": retrying})
     else:
-        render.group(found, members, positions, retrying, has_lag=bool(bootstrap_servers))
+        render.group(found, members, pauses, positions, retrying, has_lag=bool(bootstrap_servers))
 
 
 @consumers.command()
@@ -142,6 +144,65 @@ def unbind(*, group: str, dsn: str, as_json: bool) -> None:
         output.emit_json({"consumer_group": group, "role": None})
     else:
         click.echo(f"group {group} is bound to no role")
+
+
+_topic_option = click.option(
+    "--topic", metavar="TOPIC", help="This topic in the group only. [default: all, as one pause]"
+)
+
+
+@consumers.command()
+@click.argument("group")
+@_topic_option
+@reason_option
+@dsn_option
+@json_option
+def pause(*, group: str, topic: str | None, reason: str, dsn: str, as_json: bool) -> None:
+    """Let a group apply nothing more for now, or nothing of a topic; its members run on and keep their partitions.
+
+    Members obey within ten seconds, and those that start obey at once; messages that listeners have by then are
+    finished. Retries wait as well. The rest stays in Kafka, whose retention goes on, until: outbox consumers resume.
+
+    \b
+    Examples:
+      outbox consumers pause billing --reason "the bank is away"
+      outbox consumers pause billing --topic refunds --reason "duplicates, see INC-7"
+    """
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        changed = registry.pause(conn, group, topic, checked_reason(reason))
+    if as_json:
+        output.emit_json({"consumer_group": group, "topic": topic, "changed": changed})
+        return
+    name = f"group {group}" if topic is None else f"topic {topic} in group {group}"
+    again = f"outbox consumers resume {group}" + ("" if topic is None else f" --topic {topic}")
+    click.echo(f"{name} is paused{'' if changed else ' already'}; go on with: {again}")
+
+
+@consumers.command()
+@click.argument("group")
+@_topic_option
+@dsn_option
+@json_option
+def resume(*, group: str, topic: str | None, dsn: str, as_json: bool) -> None:
+    """End a pause of a group, or of one topic in it; members go on within ten seconds, where they were.
+
+    \b
+    Example:
+      outbox consumers resume billing
+    """
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        changed = registry.resume(conn, group, topic)
+        left = registry.pauses(conn, group)
+    if as_json:
+        output.emit_json({"consumer_group": group, "topic": topic, "changed": changed, "pauses": left})
+        return
+    name = f"group {group}" if topic is None else f"topic {topic} in group {group}"
+    click.echo(f"{name} goes on" if changed else f"{name} was not paused")
+    if left:
+        names = ", ".join("all topics" if each["topic"] is None else each["topic"] for each in left)
+        click.echo(f"still paused: {names}")
 
 
 @consumers.command()

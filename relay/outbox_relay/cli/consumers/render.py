@@ -44,7 +44,7 @@ def groups(found: Sequence[Row], *, has_lag: bool) -> None:
     rows = []
     for row in found:
         cells = {column: row[name] for column, name in COLUMNS.items()} | {
-            "kind": kind(row),
+            "kind": f"{kind(row)}, paused" if row["is_paused"] else kind(row),
             "role": row["role"],
         }
         if has_lag:
@@ -61,7 +61,13 @@ def groups(found: Sequence[Row], *, has_lag: bool) -> None:
 
 
 def group(
-    found: Row, members: Sequence[Row], positions: Sequence[Row], retrying: Sequence[Row], *, has_lag: bool
+    found: Row,
+    members: Sequence[Row],
+    pauses: Sequence[Row],
+    positions: Sequence[Row],
+    retrying: Sequence[Row],
+    *,
+    has_lag: bool,
 ) -> None:
     """Print one group with its members and positions, and what it tries again; `has_lag`: Kafka was asked."""
     tags = ", ".join(f"{topic}: {tags}" for topic, tags in sorted(found["subscription"].items()))
@@ -72,6 +78,10 @@ def group(
         ("role", found["role"] or "none: every consumer of this database"),
         ("registered", found["registered_at"]),
     ]
+    for pause in pauses:
+        since = f"since {formatting.cell(pause['paused_at'])}, by {formatting.printable(pause['paused_by'])}"
+        what = "all topics" if pause["topic"] is None else f"topic {pause['topic']}"
+        rows.append(("paused", f"{what}, {since}: {formatting.printable(pause['reason'])}"))
     for member in members:
         condition = "runs" if member["runs"] else "does not run"
         since = "" if member["idle_since"] is None else f" since {formatting.cell(member['idle_since'])}"
