@@ -184,7 +184,12 @@ def handle_due(
     retry = run(
         conn,
         plans.next_due(
-            how.group, how.member, since=since, with_suspects=with_suspects, paused=how.pauses.topics
+            how.group,
+            how.member,
+            since=since,
+            with_suspects=with_suspects,
+            paused=how.pauses.topics,
+            topics=how.subscription or None,
         ),
     )
     if retry is None:

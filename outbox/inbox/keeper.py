@@ -14,7 +14,6 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NoReturn, TypeVar
 
@@ -28,7 +27,7 @@ from outbox.inbox.assignments import Assignments, StoredOffset
 from outbox.inbox.failures import LockedError
 from outbox.inbox.messages import Delivery
 from outbox.inbox.opening_plans import open_partitions
-from outbox.inbox.openings import Opened, Opening, Restarted, Standing, Unanswered
+from outbox.inbox.openings import Flush, Opened, Opening, Restarted, RunBegins, Standing, Unanswered
 from outbox.inbox.pauses import Pauses, read_pauses
 from outbox.inbox.repeats import Repeats
 from outbox.inbox.server import CurrentServer, OtherServerError, Server, identify_server
@@ -51,25 +50,6 @@ LIMIT = 15.0
 
 class ServerChangedError(Exception):
     """Ends what the keeper was about to do for another server."""
-
-
-@dataclass(slots=True)
-class Flush:
-    """Offsets to store before a partition is given away."""
-
-    offsets: Sequence[StoredOffset]
-    finished: threading.Event = field(default_factory=threading.Event)
-    succeeded: bool = False
-
-
-@dataclass(slots=True)
-class RunBegins:
-    """A run of a message, or a retry, to count before it begins."""
-
-    delivery: Delivery
-    is_retry: bool
-    finished: threading.Event = field(default_factory=threading.Event)
-    runs: int | None = None
 
 
 class Keeper(threading.Thread):
@@ -169,9 +149,17 @@ class Keeper(threading.Thread):
         registered again first, and refused if there are any. If it stands still after this check, PostgreSQL ends its
         transaction (see LIMIT) before members that differ can join.
         """
-        if not (yield from membership.is_listed(self.group, self._settings.member)):
-            yield from self._registration()
+        yield from self._listed()
         yield from membership.store(self.group, offsets)
+
+    def _listed(self) -> Plan[None]:
+        """Register the member again, unless it is listed."""
+        if not (yield from membership.is_listed(self.group, self._settings.member)):
+            yield from self._again()
+
+    def _again(self) -> Plan[None]:
+        """Register the member again; raise if its group was deleted meanwhile."""
+        membership.require_same(self._settings.group, self.group, (yield from self._registration()))
 
     def ask(self, request: Opening | Flush | RunBegins) -> None:
         """Hand a request over; what comes of an opening is put into `results`."""
@@ -289,7 +277,7 @@ class Keeper(threading.Thread):
         is_idle = not self._assignments.count
         if is_idle != self._is_idle or monotonic() - self._renewed >= RENEWAL:
             self._is_idle, self._renewed = is_idle, monotonic()
-            self._run(self._registration())
+            self._run(self._again())
             self._read_group()
         if monotonic() - self._kept >= UPKEEP:
             self._run(membership.ensure_ahead())
@@ -297,12 +285,16 @@ class Keeper(threading.Thread):
             self._kept = monotonic()
 
     def _open(self, opening: Opening) -> Opened | Unanswered:
-        settings, server = self._settings, self._assignments.server
-        result = self._run(open_partitions(self.group, settings.group, settings.member, opening, server))
+        result = self._run(self._opening(opening))
         if isinstance(result, Opened):
             for part in result.starts:
                 self._assignments.suspects.watch(opening.topic, part, result.suspects.get(part))
         return result
+
+    def _opening(self, opening: Opening) -> Plan[Opened | Unanswered]:
+        settings, server = self._settings, self._assignments.server
+        yield from self._listed()
+        return (yield from open_partitions(self.group, settings.group, settings.member, opening, server))
 
     def _run(self, plan: Plan[T]) -> T:
         """Run a plan in a transaction of its own, on the server that is accepted.

@@ -173,7 +173,14 @@ def order_of(message: ConsumedMessage) -> bytes | None:
 
 
 def receive(
-    group: int, most: int, seconds: float, attempts: int, due: DueSince, *, paused: Iterable[str] = ()
+    group: int,
+    most: int,
+    seconds: float,
+    attempts: int,
+    due: DueSince,
+    *,
+    paused: Iterable[str] = (),
+    topics: Iterable[str] | None = None,
 ) -> Plan[tuple[list[ReceivedLease], list[ConsumedMessage]]]:
     """ReceivedLease messages; return them, and those that are dead now because they were not acknowledged.
 
@@ -184,9 +191,10 @@ def receive(
         attempts: how often a message may be received.
         due: where the search begins.
         paused: topics of which nothing is received.
+        topics: that the member reads; what other members alone read is theirs. None: all.
     """
     limits = str(group), str(most), str(seconds), str(attempts)
-    rows = yield Statement(SQL["receive"], (*limits, str(due.begin()), TextArray(list(paused))))
+    rows = yield Statement(SQL["receive"], (*limits, str(due.begin()), *plans.topic_arrays(paused, topics)))
     leased, dead = [], []
     for *columns, due_at, is_dead in rows:
         due.found(due_at)

@@ -56,7 +56,8 @@ def register(
         The number of its group.
 
     Raises:
-        SubscriptionConflictError: A member that runs has another subscription or another kind of listener.
+        SubscriptionConflictError: A member that runs reads a topic by another expression, or has another kind of
+            listener. It may read other topics.
         ConsumerFailedError: The group is bound to a role that the user is not a member of.
     """
     values = (subscription, _boolean(orderly))
@@ -72,12 +73,25 @@ def register(
         other, theirs, is_orderly = others[0]
         raise SubscriptionConflictError(
             f"group {group!r}: member {other} reads {_told(theirs, is_orderly)}, this one reads "
-            f"{_told(subscription, orderly)}. Members that differ would skip messages of each other: stop the others "
-            "first, or use another group"
+            f"{_told(subscription, orderly)}. Members may read other topics, and one topic by the same "
+            "expression: otherwise they would skip messages of each other. Stop the others first, or use another group"
         )
-    yield Statement(SQL["change_group"], (number, *values))
     yield Statement(SQL["join"], (number, member, *values, str(partitions), str(full_keys)))
+    yield Statement(SQL["change_group"], (number, _boolean(orderly)))
     return int(number)
+
+
+def require_same(group: str, before: int, now: int) -> None:
+    """Refuse the number of another group; its registration is rolled back.
+
+    Raises:
+        ConsumerFailedError: The group of a member was deleted.
+    """
+    if now != before:
+        raise ConsumerFailedError(
+            f"group {group!r}: number {before}, which this member joined, was deleted while the member stood still; it "
+            "writes nothing more. Start it again: it joins a new group of this name"
+        )
 
 
 def _refuse_hidden(group: str) -> Plan[NoReturn]:

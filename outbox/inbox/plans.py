@@ -35,7 +35,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from outbox.inbox.delays import DelaySchedule
-from outbox.inbox.failures import KILLED, Failure
+from outbox.inbox.failures import KILLED, Failure, LockedError
 from outbox.inbox.header_filters import UNDECIDED
 from outbox.inbox.messages import Attempt, Delivery, as_copy, header_columns
 from outbox.inbox.parked_rows import BEGINNING, Retry, milliseconds, retry_of
@@ -65,6 +65,18 @@ class Taken(NamedTuple):
     """Whether its key is held: it must be parked, in this transaction."""
     is_too_old: bool
     """Whether rows of its day may have been dropped, so that a new row proves nothing: it must be parked as dead."""
+    is_deleted: bool = False
+    """Whether the group was deleted: nothing may be committed."""
+
+    def of_group(self) -> Taken:
+        """Return this.
+
+        Raises:
+            LockedError: The group was deleted while the member stood still; the keeper ends the member.
+        """
+        if self.is_deleted:
+            raise LockedError("its group was deleted")
+        return self
 
 
 class Parked(NamedTuple):
@@ -82,7 +94,7 @@ def take(group: int, delivery: Delivery) -> Plan[Taken]:
     No listener may run in the transaction: its waits for locks are limited, see `sessions`.
     """
     rows = yield Statement(SQL["take"], (*identity(group, delivery), delivery.order_key, "false"))
-    return Taken(*rows[0][:4])
+    return Taken(*rows[0][:5]).of_group()
 
 
 def copy_of(group: int, delivery: Delivery) -> Plan[Delivery | None]:
@@ -141,7 +153,7 @@ def park(
         attempt: the run of the listener that failed, if it ran.
     """
     rows = yield Statement(SQL["take"], (*identity(group, delivery), None, "false"))
-    taken = Taken(*rows[0][:4])
+    taken = Taken(*rows[0][:5]).of_group()
     if not taken.is_new:
         copy = yield from copy_of(group, delivery)
         if copy is not None:
@@ -193,24 +205,30 @@ def next_due(
     since: int = BEGINNING,
     with_suspects: bool = True,
     paused: Iterable[str] = (),
+    topics: Iterable[str] | None = None,
 ) -> Plan[Retry | None]:
     """Lock the retry that has been due for the longest time, unless other processes have all of them.
 
     A suspect is one of which a run has begun in a process of another member, and has not ended; see `suspects`. None is
-    found of topics that are paused.
+    found of topics that are paused, or that other members read and this one does not; `topics`: of this one, None: all.
 
     It is dead until its transaction deletes it (`take_out`), counts its attempt as failed (`failed_again`) or is rolled
     back. What follows can be taken back without that (`take_back`).
     """
     allowed = "true" if with_suspects else "false"
     rows = yield Statement(
-        SQL["next_due"], (str(group), COMMITTED, allowed, member, str(since), TextArray(list(paused)))
+        SQL["next_due"], (str(group), COMMITTED, allowed, member, str(since), *topic_arrays(paused, topics))
     )
     if not rows:
         return None
     yield Statement(SQL["before_retry"], answers=False)
     *columns, _, due_at, is_suspect = rows[0]
     return retry_of(columns)._replace(due_at=due_at, is_suspect=is_suspect)
+
+
+def topic_arrays(paused: Iterable[str], topics: Iterable[str] | None) -> tuple[TextArray, TextArray | None]:
+    """Return what `next_due` and `receive` get of topics that are paused, and of those that the member reads."""
+    return TextArray(list(paused)), None if topics is None else TextArray(list(topics))
 
 
 def take_back() -> Plan[None]:

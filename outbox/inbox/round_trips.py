@@ -182,8 +182,8 @@ def commit_and_take(conn: Connection, xid: str, group: int, following: Delivery)
 
 
 def _taken(result: PGresult) -> Taken:
-    xid, *flags = (result.get_value(0, column) for column in range(4))
-    return Taken((xid or b"").decode(), *(flag == b"t" for flag in flags))
+    xid, *flags = (result.get_value(0, column) for column in range(5))
+    return Taken((xid or b"").decode(), *(flag == b"t" for flag in flags)).of_group()
 
 
 def _result(conn: Connection) -> PGresult:

@@ -6,9 +6,9 @@
 -- $8 order key, $9 whether a listener runs in the transaction: it has no limit of its waits then, see outbox/inbox/sessions.py.
 -- Waits for a transaction that has inserted the same row and has not ended. Returns the transaction, whether
 -- the row was inserted, and whether the key is held; its row is then locked, so that it is not released meanwhile. The held
--- key is read only after the row was inserted: the order of locks is the same in all transactions. The last column: the row
+-- key is read only after the row was inserted: the order of locks is the same in all transactions. Then whether the row
 -- proves nothing, because the group's rows of that day may have been dropped before. The day 1970-01-01 is in the DEFAULT
--- partition, which is never dropped. PostgreSQL locks outbox.inbox before it takes the snapshot that reads the floor.
+-- partition, which is never dropped; and whether the group was deleted. PostgreSQL locks outbox.inbox before it takes the snapshot that reads the floor.
 WITH taken AS (
     INSERT INTO outbox.inbox (group_id, message_id, born_on, topic_id, part, off, digest)
     VALUES ($1::integer, $2::uuid, $3::date, $4::integer, $5::integer, $6::bigint, $7::bytea)
@@ -23,6 +23,7 @@ WITH taken AS (
 SELECT pg_catalog.pg_current_xact_id()::text, EXISTS (SELECT FROM taken), EXISTS (SELECT FROM held),
     EXISTS (SELECT FROM outbox.inbox_floor f
             WHERE f.group_id = $1::integer AND f.born_before > $3::date AND $3::date <> '1970-01-01'),
+    EXISTS (SELECT FROM outbox.deleted_consumer_group d WHERE d.id = $1::integer),
     CASE WHEN $9::boolean THEN pg_catalog.set_config('lock_timeout', '0', true) END;
 
 -- name: take_batch
@@ -38,7 +39,7 @@ WITH taken AS (
     WHERE NOT EXISTS (
         SELECT FROM outbox.inbox_floor f
         WHERE f.group_id = $1::integer AND f.born_before > m.born_on AND m.born_on <> '1970-01-01'
-    )
+    ) AND NOT EXISTS (SELECT FROM outbox.deleted_consumer_group d WHERE d.id = $1::integer)
     ORDER BY m.place
     ON CONFLICT DO NOTHING
     RETURNING message_id, born_on
@@ -134,12 +135,15 @@ SELECT CASE WHEN $1::xid8 < pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_sn
 -- A retry whose run has begun in a process other than $4, and has not ended there, is found only if $3; the last column is whether it is
 -- one. The listener's waits for locks have no limit. statement_timestamp is stable, so the index ends the search at the first row that is not due.
 -- The search begins at $5 (microseconds since 1970), the time of the last one that was found: a held snapshot keeps all that were before it in the index.
--- $6 are topics that are paused.
+-- $6 are topics that are paused; one that is not of $7, and that other members read, is theirs. NULL: all are ours.
 WITH due AS MATERIALIZED (
     SELECT p.id, p.due_at FROM outbox.inbox_parked p
     WHERE p.group_id = $1::integer AND p.state = 'retry' AND p.due_at <= pg_catalog.statement_timestamp()
         AND p.due_at >= pg_catalog.to_timestamp($5::float8 / 1000000::float8)
-        AND p.topic_id NOT IN (SELECT a.id FROM outbox.inbox_topic a WHERE a.name = ANY ($6::text[]))
+        AND p.topic_id NOT IN (
+            SELECT a.id FROM outbox.inbox_topic a
+            WHERE a.name = ANY ($6::text[]) OR a.name <> ALL ($7::text[]) AND EXISTS (
+                SELECT FROM outbox.consumer_group g WHERE g.id = $1::integer AND g.subscription ? a.name))
         AND ($3::boolean OR (
             SELECT r.member <> $4::text FROM outbox.inbox_run r
             WHERE r.group_id = p.group_id AND r.topic_id = p.topic_id AND r.part = p.part AND r.off = p.off

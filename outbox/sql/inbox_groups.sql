@@ -22,17 +22,24 @@ ON CONFLICT (name) DO NOTHING;
 SELECT outbox.role_of_consumer_group($1::text)::text, current_user::text;
 
 -- name: others
--- Members of a group that run with another subscription ($3) or kind of listener ($4), except for $2.
+-- Members of a group that run and read a topic by another expression ($3 subscription), or have another kind of listener ($4), except
+-- for $2. They may read other topics: Kafka gives a partition only to a member that reads its topic.
 SELECT m.member, m.subscription::text, m.orderly
 FROM outbox.consumer_member m
 WHERE m.group_id = $1::integer AND m.member <> $2::text AND m.seen_at > pg_catalog.clock_timestamp() - interval '60 seconds'
-    AND (m.subscription <> $3::jsonb OR m.orderly <> $4::boolean);
+    AND (m.orderly <> $4::boolean OR EXISTS (
+        SELECT FROM pg_catalog.jsonb_each($3::jsonb) o WHERE m.subscription -> o.key <> o.value));
 
 -- name: change_group
--- The subscription of a group, once no member runs with another one.
-UPDATE outbox.consumer_group SET subscription = $2::jsonb, orderly = $3::boolean
-WHERE id = $1::integer AND (subscription <> $2::jsonb OR orderly <> $3::boolean)
-RETURNING id;
+-- What the members of a group ($1) that run read together, and by which kind of listener ($2).
+UPDATE outbox.consumer_group g SET subscription = r.subscription, orderly = $2::boolean
+FROM (
+    SELECT pg_catalog.jsonb_object_agg(e.key, e.value) AS subscription
+    FROM outbox.consumer_member m CROSS JOIN LATERAL pg_catalog.jsonb_each(m.subscription) e
+    WHERE m.group_id = $1::integer AND m.seen_at > pg_catalog.clock_timestamp() - interval '60 seconds'
+) r
+WHERE g.id = $1::integer AND (g.subscription <> r.subscription OR g.orderly <> $2::boolean)
+RETURNING g.id;
 
 -- name: may_copy
 -- Whether a topic ($1) is registered, and whether this role may send to it.

@@ -40,12 +40,15 @@ ON CONFLICT ON CONSTRAINT inbox_parked_once DO NOTHING;
 -- name: receive
 -- Leases up to $2 messages of a group ($1) for $3 seconds, those that were due first; one that was received $4 times is dead
 -- instead. Of an order key only the first message is a retry, so SKIP LOCKED cannot hand out the second one. The search
--- begins at $5, as that of `next_due`; $6 are topics that are paused.
+-- begins at $5, as that of `next_due`; $6 are topics that are paused, and $7 those of this member, as there.
 WITH due AS MATERIALIZED (
     SELECT p.id, p.due_at FROM outbox.inbox_parked p
     WHERE p.group_id = $1::integer AND p.state = 'retry' AND p.due_at <= pg_catalog.statement_timestamp()
         AND p.due_at >= pg_catalog.to_timestamp($5::float8 / 1000000::float8)
-        AND p.topic_id NOT IN (SELECT a.id FROM outbox.inbox_topic a WHERE a.name = ANY ($6::text[]))
+        AND p.topic_id NOT IN (
+            SELECT a.id FROM outbox.inbox_topic a
+            WHERE a.name = ANY ($6::text[]) OR a.name <> ALL ($7::text[]) AND EXISTS (
+                SELECT FROM outbox.consumer_group g WHERE g.id = $1::integer AND g.subscription ? a.name))
     ORDER BY p.due_at
     LIMIT $2::integer
     FOR UPDATE OF p SKIP LOCKED

@@ -126,13 +126,10 @@ class SimpleConsumer:
         began_ns = time_ns()
         while True:
             self._parked.clear()
-            paused = self._intake.paused
+            paused, topics = self._intake.paused, self._intake.settings.subscription
             limits = max_message_num, seconds, self._attempts, self._due
-            leased, dead = (
-                ([], [])
-                if EVERY_TOPIC in paused
-                else self._run(receive(self._intake.group_id, *limits, paused=paused))
-            )
+            asked = receive(self._intake.group_id, *limits, paused=paused, topics=topics)
+            leased, dead = ([], []) if EVERY_TOPIC in paused else self._run(asked)
             for message in dead:
                 log.error(
                     "%s is dead: received %d times; next: outbox dlq ls", message.message_id, self._attempts

@@ -77,6 +77,7 @@ ROLES: Mapping[str, str] = {
     "consumers unbind": OPERATOR,
     "consumers pause": OPERATOR,
     "consumers resume": OPERATOR,
+    "consumers delete": OPERATOR,
     "consumers reset": OPERATOR,
     "consumers replay": "outbox_consumer",
     "key ls": OPERATOR,

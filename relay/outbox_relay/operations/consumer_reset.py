@@ -127,7 +127,7 @@ def apply(conn: psycopg.Connection[Any], kafka: KafkaOffsets, reset: Reset) -> N
         OperatorError: A member runs, or positions have changed since they were shown; nothing is changed.
         KafkaNotResetError: Kafka has refused.
     """
-    _require_empty(kafka, reset.group)
+    require_empty(kafka, reset.group)
     with conn.transaction():
         [(group_id,)] = conn.execute(consumers.STATEMENTS["lock_group"], {"group": reset.group}).fetchall()
         _require_no_member(consumers.members(conn, reset.group), reset.group)
@@ -204,7 +204,7 @@ def _require_no_member(members: Sequence[Row], group: str) -> None:
         )
 
 
-def _require_empty(kafka: KafkaOffsets, group: str) -> None:
+def require_empty(kafka: KafkaOffsets, group: str) -> None:
     """Refuse a group that Kafka knows members of: it would refuse its part when PostgreSQL's is done."""
     try:
         found = kafka.admin.describe_consumer_groups([group], request_timeout=KAFKA_TIMEOUT_S)[group].result(

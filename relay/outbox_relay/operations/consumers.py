@@ -80,7 +80,7 @@ def pause(conn: psycopg.Connection[Any], group: str, topic: str | None, reason: 
         OperatorError: there is no such group, or it does not read the topic; with the nearest names.
     """
     _require_topic(conn, group, topic)
-    with _acting(conn):
+    with acting(conn):
         return pause_group(conn, group, topic=topic, reason=reason)
 
 
@@ -91,8 +91,13 @@ def resume(conn: psycopg.Connection[Any], group: str, topic: str | None) -> bool
         OperatorError: as of `pause`.
     """
     find(conn, group)
-    with _acting(conn):
+    with acting(conn):
         return resume_group(conn, group, topic=topic)
+
+
+def what_is_deleted(conn: psycopg.Connection[Any], group: str) -> Row | None:
+    """Return how many positions, parked messages and dead letters a group has; None: there is no such group."""
+    return next(iter(_rows(conn, "what_is_deleted", group)), None)
 
 
 def _require_topic(conn: psycopg.Connection[Any], group: str, topic: str | None) -> None:
@@ -174,7 +179,7 @@ def of_message(conn: psycopg.Connection[Any], message: Row) -> list[Row]:
 
 
 @contextmanager
-def _acting(conn: psycopg.Connection[Any]) -> Iterator[None]:
+def acting(conn: psycopg.Connection[Any]) -> Iterator[None]:
     """As `_policies`, and the audit of what is done names the operator."""
     with _policies(conn):
         conn.execute(STATEMENTS["act"], {"actor": actor()})

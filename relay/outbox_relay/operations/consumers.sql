@@ -135,6 +135,25 @@ SELECT (SELECT count(*) FROM outbox.consumer_group) AS groups, (SELECT count(*) 
      FROM retrying r JOIN outbox.consumer_group g ON g.id = r.group_id) AS retrying,
     (SELECT count(*) FROM outbox.inbox_held_key) AS held_keys;
 
+-- name: what_is_deleted
+-- What a group has, as an operator is shown it before it is deleted.
+SELECT (SELECT count(*) FROM outbox.inbox_position p WHERE p.group_id = g.id) AS positions,
+    (SELECT count(*) FROM outbox.inbox_parked p WHERE p.group_id = g.id AND p.state <> 'dead') AS parked,
+    (SELECT count(*) FROM outbox.inbox_parked p WHERE p.group_id = g.id AND p.state = 'dead') AS dead
+FROM outbox.consumer_group g WHERE g.name = %(group)s;
+
+-- name: delete_group
+-- Deletes a group but for its inbox; its number, or null.
+SELECT outbox.delete_consumer_group(%(group)s, %(reason)s);
+
+-- name: deleted
+-- The groups of a name that were deleted.
+SELECT d.id FROM outbox.deleted_consumer_group d WHERE d.name = %(group)s ORDER BY d.id;
+
+-- name: forget
+-- Deletes some rows of the inbox of a group that was deleted; how many.
+SELECT outbox.forget_deleted_group(%(number)s, %(most)s);
+
 -- name: lock_group
 -- Locks a group, so that no member joins and none stores a position before this transaction ends.
 SELECT g.id FROM outbox.consumer_group g WHERE g.name = %(group)s FOR UPDATE;

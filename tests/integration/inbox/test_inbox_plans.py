@@ -17,6 +17,7 @@ MANY = 50
 IDS = [UUID(int=number) for number in range(MANY)]
 DAYS = ["2026-11-01"] * MANY
 IDENTITY = ("integer", "uuid", "date", "integer", "integer", "bigint", "bytea")
+NEXT_DUE = ("integer", "text", "boolean", "text", "float8", "text[]", "text[]")
 STATEMENTS: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
     "take": ((*IDENTITY, "bytea", "boolean"), (1, ID, "2026-11-01", 1, 0, 7, b"d", b"k", True)),
     "take_batch": (
@@ -33,11 +34,8 @@ STATEMENTS: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
     ),
     "known": (("integer", "uuid", "date", "bytea", "integer"), (1, ID, "2026-11-01", b"d", 1)),
     "hold": (("integer", "integer", "bytea"), (1, 1, b"k500")),
-    "next_due": (("integer", "text", "boolean", "text", "float8", "text[]"), (1, "f", False, "m", 0, ["t3"])),
-    "next_due, none": (
-        ("integer", "text", "boolean", "text", "float8", "text[]"),
-        (2, "f", False, "m", 0, []),
-    ),
+    "next_due": (NEXT_DUE, (1, "f", False, "m", 0, ["t3"], ["t1"])),
+    "next_due, none": (NEXT_DUE, (2, "f", False, "m", 0, [], ["t1"])),
     "lock_again": (("bigint", "integer", "xid8"), (500, 1, "1")),
     "lock_held_key": (("integer", "integer", "bytea"), (1, 1, b"k500")),
     "take_out": (("bigint",), (500,)),

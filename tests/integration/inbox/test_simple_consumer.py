@@ -285,7 +285,7 @@ def test_leases_are_found_by_their_indexes(conn: Connection) -> None:
             assert row is not None
             return row[0][0]["Plan"]
 
-        assert rows_read(explain("receive", 1, 5, 60.0, 17, 0.0, []), "inbox_parked") <= 10
+        assert rows_read(explain("receive", 1, 5, 60.0, 17, 0.0, [], ["t1"]), "inbox_parked") <= 10
         assert rows_read(explain("lacks", 1, "{1}", "{1}", 100), "inbox_parked") <= 110
         assert rows_read(explain("lock_lease", 7, 1), "inbox_parked") <= 1
         assert rows_read(explain("change_lease", 7, 1, 1.0), "inbox_parked") <= 1

@@ -17,12 +17,13 @@ from outbox_relay.cli.options import (
 )
 from outbox_relay.cli.tx.options import reason_option
 from outbox_relay.database import connections, schema
-from outbox_relay.operations import consumer_reset, dlq
+from outbox_relay.operations import consumer_delete, consumer_reset, dlq
 from outbox_relay.operations import consumers as registry
 from outbox_relay.operations.consumer_lag import KafkaOffsets, lag_of, lags
 from outbox_relay.operations.decide import checked_reason
 from outbox_relay.operations.dlq import DeadLetterFilter
 from outbox_relay.operations.messages import Row
+from outbox_relay.text import formatting
 
 MOST_RETRIES = 10
 """Messages that `outbox consumers show` lists of those that are tried again."""
@@ -274,6 +275,56 @@ def reset(
         )
     else:
         click.echo("set; the group goes on there when it runs")
+
+
+@consumers.command()
+@click.argument("group")
+@reason_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@dsn_option
+@optional_bootstrap_servers_option
+@kafka_config_option
+@json_option
+def delete(
+    *,
+    group: str,
+    reason: str,
+    yes: bool,
+    dsn: str,
+    bootstrap_servers: str | None,
+    kafka: dict[str, str],
+    as_json: bool,
+) -> None:
+    """Delete a group that does not run: inbox, positions, parked messages and dead letters, and Kafka's offsets.
+
+    A group of this name that runs later is a new one. Members that run are refused: stop them first. One that stood
+    still and goes on later ends with an error, and applies nothing. It may be killed at any time, and run again.
+
+    \b
+    Examples:
+      outbox consumers delete points --reason "replaced by points-2" --bootstrap-servers broker:9092
+    """
+    reason = checked_reason(reason)
+    client = KafkaOffsets(bootstrap_servers, kafka) if bootstrap_servers else None
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        registry.apply_policies(conn)
+        found = consumer_delete.preview(conn, group)
+        if not yes:
+            has = "its inbox" if found is None else render.deleted(found)
+            click.confirm(f"Group {group} will be deleted, with {has}. Go on?", abort=True, err=True)
+        rows = consumer_delete.delete(conn, client, group, reason)
+    if as_json:
+        facts = {"consumer_group": group, "was_known": found is not None, "inbox_rows": rows}
+        output.emit_json({**facts, "kafka_offsets": "kept" if client is None else "deleted"})
+        return
+    click.echo(f"deleted group {group}, with {formatting.many(rows, 'row')} of the inbox")
+    if client is None:
+        click.echo(
+            "Kafka still has its offsets, and a new group of this name begins there. To delete them give the command "
+            "again with --bootstrap-servers, or: "
+            f"kafka-consumer-groups.sh --bootstrap-server BROKER --delete --group {group}"
+        )
 
 
 consumers.add_command(replay)

@@ -122,6 +122,18 @@ def reset(planned: Reset) -> None:
     )
 
 
+def deleted(found: Row) -> str:
+    """Name what is deleted with a group."""
+    return ", ".join(
+        (
+            "its inbox",
+            formatting.many(found["positions"], "position"),
+            formatting.many(found["parked"], "parked message"),
+            formatting.many(found["dead"], "dead letter"),
+        )
+    )
+
+
 def kind(row: Row) -> str:
     """Name the kind of a group's listener."""
     return "orderly" if row["orderly"] else "concurrent"
