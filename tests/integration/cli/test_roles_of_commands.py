@@ -105,7 +105,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "consumers unbind": ("{points}",),
     "consumers pause": ("{points} --reason r", "{points} --topic {topic} --reason r"),
     "consumers resume": ("{points}",),
-    "consumers delete": ("innocent --reason r --yes",),
+    "consumers delete": ("unheard --reason r --yes",),
     "consumers reset": (f"{{points}} {{topic}} --to first --yes {KAFKA}",),
     "consumers replay": ("{points} --topic {topic} --from 1h --yes --source {etl}",),
     "key ls": ("", "--subject customer/1"),

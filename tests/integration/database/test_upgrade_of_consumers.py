@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 import psycopg
 import pytest
 
-from outbox.inbox import membership, plans
+from outbox.inbox import keeper, membership, plans, round_trips
 from outbox_migrations import api
 from tests.support.inbox_stage import InboxStage
 from tests.support.locks import holding
@@ -21,6 +21,7 @@ from tests.support.outbox_command import succeed
 from tests.support.servers import MakeDatabase
 
 ROW = "INSERT INTO outbox.inbox VALUES (0, gen_random_uuid(), current_date, 0, 0, 0, 'd')"
+KNOWS_DELETED = "EXISTS (SELECT FROM outbox.deleted_consumer_group d WHERE d.id = $1::integer)"
 REVISION = "SELECT version_num FROM outbox.schema_version"
 
 
@@ -38,7 +39,7 @@ def old(make_database: MakeDatabase, bootstrap_servers: str) -> Iterator[InboxSt
 
 @pytest.fixture
 def counts_no_runs(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Let consumers be as those that were made for revision 0003: they count no runs, and name no reader."""
+    """Let consumers be as those of revision 0003: they count no runs, name no reader, and know no pauses."""
 
     def nothing(result: object) -> Callable[..., Iterator[object]]:
         def plan(*_: object, **__: object) -> Generator[object, object, object]:
@@ -50,6 +51,17 @@ def counts_no_runs(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(membership, "claim_partitions", nothing({}))
     monkeypatch.setattr(membership, "release", nothing(None))
     monkeypatch.setattr(plans, "next_due", nothing(None))
+    monkeypatch.setattr(keeper, "read_pauses", nothing({}))
+    join = membership.SQL["join"].replace("partitions, full_keys,", "partitions,")
+    join = join.replace("$5::integer, $6::integer,", "$5::integer,").replace(
+        "full_keys = EXCLUDED.full_keys,", ""
+    )
+    join = join.replace(
+        "CASE WHEN $5::integer = 0 THEN", "CASE WHEN $5::integer = 0 AND $6::integer = 0 THEN"
+    )
+    monkeypatch.setattr(membership, "SQL", {**membership.SQL, "join": join})
+    take = round_trips._PREPARE_TAKE.replace(KNOWS_DELETED, "false")
+    monkeypatch.setattr(round_trips, "_PREPARE_TAKE", take)
     return monkeypatch
 
 
