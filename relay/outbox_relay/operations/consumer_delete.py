@@ -35,7 +35,7 @@ AT_A_TIME = 10_000
 _GONE = frozenset({KafkaError.GROUP_ID_NOT_FOUND})
 
 
-def preview(conn: psycopg.Connection[Any], group: str) -> Row | None:
+def find_deletable(conn: psycopg.Connection[Any], group: str) -> Row | None:
     """Return what a group has; None: it was deleted before, and the rest of it may be left.
 
     Raises:

@@ -309,7 +309,7 @@ def delete(
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
         registry.apply_policies(conn)
-        found = consumer_delete.preview(conn, group)
+        found = consumer_delete.find_deletable(conn, group)
         if not yes:
             has = "its inbox" if found is None else render.deleted(found)
             click.confirm(f"Group {group} will be deleted, with {has}. Go on?", abort=True, err=True)
