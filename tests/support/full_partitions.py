@@ -11,11 +11,12 @@ WIDTH = 1_000
 CERTIFY = """
     INSERT INTO outbox.certificate
         (target, system_identifier, timeline, database, warehouse, held, window_lo, window_hi, messages, problems,
-         checksum)
+         checksum, verified_at)
     SELECT %(target)s, s.system_identifier + %(cluster)s,
            ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer,
            d.oid::bigint + %(database)s, %(warehouse)s, %(held)s::int8multirange, %(lo)s::text::xid8,
-           coalesce(%(hi)s::text::xid8, pg_snapshot_xmin(pg_current_snapshot())), 0, %(problems)s, ''
+           coalesce(%(hi)s::text::xid8, pg_snapshot_xmin(pg_current_snapshot())), 0, %(problems)s, '',
+           clock_timestamp() - %(ago)s::interval
     FROM pg_control_system() s, pg_database d WHERE d.datname = current_database()
 """
 
@@ -82,10 +83,12 @@ class History:
         database: int = 0,
         warehouse: str = "the first",
         held: str = "{[1,)}",
+        ago: str = "0",
     ) -> None:
         """Certify a window of xids; up to now unless `hi` is given; `cluster`, `database`: 1 is another one's.
 
         `warehouse`: which one was found at the target's place; `held`: the ids whose partitions were attached.
+        `ago`: how far the clock is behind.
         """
         # The oldest xid that runs on the server: other tests' transactions count too.
         self.conn.execute(
@@ -99,6 +102,7 @@ class History:
                 "problems": problems,
                 "warehouse": warehouse,
                 "held": held,
+                "ago": ago,
             },
         )
 

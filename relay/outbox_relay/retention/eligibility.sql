@@ -73,7 +73,8 @@ WHERE m.state = 'COMMITTED'
 -- Which xids of a span no certificate of the target covers, on this timeline of this cluster, in this database. A
 -- certificate counts if it is of the warehouse that the newest one names (another one may have been at the same place), and if it saw the range: one that was detached
 -- then was neither exported nor compared. A verification that found problems takes back what earlier ones found good, until
--- a later one finds it good again. Told with each gap: the problems, and whether one took back everything.
+-- a later one finds it good again. Earlier and later by xid: on one timeline of a cluster no xid is given out twice, a clock
+-- may be set back. Told with each gap: the problems, and whether one took back everything.
 -- Why the timeline: a promoted standby may lack what a verification read on the lost primary, and gives its xids out
 -- again. The server that writes a certificate sees that it is the one that was verified (a connection can lead from the
 -- lost primary to the new one half-way), so what is found here of an older timeline was true; but the warehouse cannot
@@ -88,13 +89,13 @@ WITH here AS (
     SELECT m.* FROM outbox.certificate m JOIN here USING (system_identifier, timeline, database)
     WHERE m.target = %(target)s
 ), c AS (
-    SELECT int8range(window_lo::text::bigint, window_hi::text::bigint) AS xids, problems, verified_at, held,
-           warehouse = (SELECT n.warehouse FROM mine n ORDER BY n.verified_at DESC, n.xid DESC LIMIT 1) AS is_there
+    SELECT int8range(window_lo::text::bigint, window_hi::text::bigint) AS xids, problems, xid, held,
+           warehouse = (SELECT n.warehouse FROM mine n ORDER BY n.xid DESC LIMIT 1) AS is_there
     FROM mine
     WHERE int8range(window_lo::text::bigint, window_hi::text::bigint) && int8range(%(first)s, %(last)s, '[]')
 ), good AS (
     SELECT unnest(int8multirange(g.xids) - coalesce(
-        (SELECT range_agg(b.xids) FROM c b WHERE b.problems > 0 AND b.verified_at >= g.verified_at), '{{}}')) AS xids
+        (SELECT range_agg(b.xids) FROM c b WHERE b.problems > 0 AND b.xid >= g.xid), '{{}}')) AS xids
     FROM c g WHERE g.problems = 0 AND g.is_there AND g.held @> int8range(%(lower)s, %(upper)s)
 ), gap AS (
     SELECT unnest(int8multirange(int8range(%(first)s, %(last)s, '[]'))

@@ -44,7 +44,10 @@ class Certificate:
     """Messages with more than one record in Kafka, which were let pass."""
     cluster: Cluster | None = None
     """Whose transactions they are, of one that was read."""
+    xid: int = 0
+    """The transaction that wrote it: on one timeline of a cluster, certificates are ordered by it, never by a clock."""
     verified_at: datetime = EPOCH
+    """For people."""
     warehouse: str = ""
     """Which warehouse it is of; empty: there was none."""
     held: Sequence[Ids] = ()
@@ -67,9 +70,12 @@ def in_force(certificates: Iterable[Certificate]) -> list[Certificate]:
     """Return the certificates in force.
 
     A verification that found problems takes back what earlier ones proved of its window.
+
+    Args:
+        certificates: of one timeline of a cluster, in any order.
     """
     good: list[Certificate] = []
-    for each in sorted(certificates, key=lambda each: each.verified_at):
+    for each in sorted(certificates, key=lambda each: each.xid):
         if each.problems:
             good = [other for other in good if other.hi <= each.lo or other.lo >= each.hi]
         else:
@@ -144,6 +150,7 @@ def _certificate(row: dict[str, Any]) -> Certificate:
         ends=ends,
         doubled=doubled,
         cluster=Cluster(row["system_identifier"], row["timeline"], row["database"]),
+        xid=row["xid"],
         verified_at=EPOCH + timedelta(microseconds=row["verified_us"]),
         warehouse=row["warehouse"],
         revoked=revoked,
