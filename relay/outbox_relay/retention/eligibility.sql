@@ -106,6 +106,16 @@ SELECT lower(g.xids), upper(g.xids), (SELECT max(c.problems) FROM c WHERE c.prob
         WHERE c.xids && g.xids)
 FROM gap g ORDER BY 1
 
+-- name: evidence
+-- What the newest certificate of the target that found no problem says, with the evidence that it names. Each verification
+-- makes sure that the evidence before is still there, so the newest speaks for all.
+SELECT m.checksum
+FROM outbox.certificate m, pg_control_system() s, pg_database d
+WHERE d.datname = current_database() AND m.target = %(target)s AND m.problems = 0
+    AND m.system_identifier = s.system_identifier AND m.database = d.oid::bigint
+    AND m.timeline = ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer
+ORDER BY m.xid DESC LIMIT 1
+
 -- name: targets
 -- The targets that there are certificates of; of each the newest timeline of those of this cluster and database (null:
 -- there are none), and whether any is of the present one, and that.

@@ -165,9 +165,9 @@ def test_a_clock_that_was_set_back_between_two_certificates_changes_nothing(
     history: History, revoked: bool
 ) -> None:
     first, last = bounds(history)
-    whole = {"lo": 0, "hi": (1 << 63) - 1, "warehouse": ""} if revoked else {"lo": first, "hi": last + 1}
+    lo, hi = (0, (1 << 63) - 1) if revoked else (first, last + 1)
     history.certify(lo=first, hi=last + 1)
-    history.certify(**whole, problems=1, ago="1 hour")  # type: ignore[arg-type]
+    history.certify(lo=lo, hi=hi, warehouse="" if revoked else "the first", problems=1, ago="1 hour")
     assert reasons(history) == ["unverified"]
     history.certify(lo=first, hi=last + 1, ago="2 hours")
     assert reasons(history) == []
