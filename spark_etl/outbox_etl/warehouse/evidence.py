@@ -1,6 +1,6 @@
 """What a certificate names as its evidence, and whether a warehouse still holds it.
 
-The evidence is the state of the core tables that was verified. It is worth what it is worth at the moment of a drop: the
+The evidence is the state of the core tables that was verified, and worth what it is worth at the moment of a drop: each
 drop finds out again whether the warehouse has grown out of that state without losing a row, and whether the files are
 there. Each verification asks before it certifies more, so the newest certificate's evidence speaks for all.
 

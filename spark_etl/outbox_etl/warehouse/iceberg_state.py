@@ -1,7 +1,7 @@
 """The state of Iceberg's tables, read from their metadata: what was committed since another state, which files count.
 
 A commit may add rows, and may put files in the place of others with the same rows (Iceberg's `replace`, a compaction).
-Only the job's own commits, which are signed, may change rows: it merges what became of messages, and writes once more the
+Only the job's own commits, which are signed, may change rows: it merges what became of messages, and writes again the
 events and publications of a run that died. After any other commit that takes rows away, and after a table was rolled
 back or restored, nothing that was verified before counts.
 """
