@@ -22,11 +22,17 @@ from outbox_etl.options import option
 from outbox_etl.options.parser import Parser, check_settings, secrets
 from outbox_etl.options.settings import COMMON_OPTIONS, REBASE, Settings, from_arguments
 from outbox_etl.reconcile import request as reconcile_request
+from outbox_etl.reconcile import vouching
 from outbox_etl.report.writer import ReportWriter
 from outbox_etl.terminal import printable
 from outbox_etl.warehouse import maintain_request
 
-OWN = {"backfill": (REBASE,), "reconcile": reconcile_request.OPTIONS, "maintain": maintain_request.OPTIONS}
+OWN = {
+    "backfill": (REBASE,),
+    "reconcile": reconcile_request.OPTIONS,
+    "maintain": maintain_request.OPTIONS,
+    "vouch": vouching.OPTIONS,
+}
 """The options that one command has and the others do not."""
 
 
@@ -62,6 +68,7 @@ def parser() -> Parser:
             "prove PostgreSQL, Kafka and the warehouse complete against each other; exit 1 on any problem",
         ),
         ("maintain", "join small files, expire old snapshots, delete orphaned files; no row changes"),
+        ("vouch", "print why what was certified may be gone; `outbox history drop` asks"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         option.add(command, (*OWN.get(name, ()), *COMMON_OPTIONS))
@@ -80,6 +87,7 @@ def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
 
     verification = reconcile_request.requested(given) if given.command == "reconcile" else None
     maintenance = maintain_request.requested(given) if given.command == "maintain" else None
+    evidence = vouching.requested(given, settings) if given.command == "vouch" else None
     with ExitStack() as last, ReportWriter(given, settings, say) as report:
         spark = start(settings)
         last.callback(spark.stop)
@@ -102,6 +110,9 @@ def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
         if maintenance is not None:
             done = maintain(spark, settings, target, maintenance, say)
             return report.finish({**done.as_dict(), "lines": done.lines()})
+        if evidence is not None:
+            doubt = vouching.doubt(target, evidence)
+            return report.finish({"target": settings.target, "doubt": doubt.text if doubt else ""})
         mark = target.watermark()
         return report.finish({"target": settings.target, "watermark": asdict(mark) if mark else None})
 

@@ -84,6 +84,8 @@ def start(settings: Settings, *, app: str = "outbox-etl") -> SparkSession:
     if settings.jars:
         chosen["spark.jars"] = ",".join(settings.jars)
     chosen |= settings.spark
+    options = f"{chosen.get('spark.executor.extraJavaOptions', '')} -Duser.timezone=UTC"
+    chosen["spark.executor.extraJavaOptions"] = options.strip()
     for name, value in chosen.items():
         builder = builder.config(name, value)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # (what it logs, it raises too)
@@ -94,6 +96,9 @@ def start(settings: Settings, *, app: str = "outbox-etl") -> SparkSession:
             raise
         raise SettingsError(_why_not(error)) from error
     spark.sparkContext.setLogLevel("ERROR")
+    jvm: Any = spark._jvm
+    # Times of before 1900 come by the local mean time of Java's zone, whatever the session's zone is.
+    jvm.java.util.TimeZone.setDefault(jvm.java.util.TimeZone.getTimeZone("UTC"))
     if "spark.sql.shuffle.partitions" not in settings.spark:
         # Spark's 200 cost a small window more than its rows; a shuffle on a cluster needs some per core.
         spark.conf.set("spark.sql.shuffle.partitions", max(4, 2 * spark.sparkContext.defaultParallelism))

@@ -88,6 +88,23 @@ DEEDS = {
     "the time of publication unset in both tables": (
         f"""UPDATE {{{{publications}}}} SET published_at = NULL WHERE position = {POSITION};
             UPDATE {{{{history}}}} SET published_at = NULL WHERE message_id = '{{id}}'""",
+        {"missing", "extra", "altered"},
+    ),
+    "the time of publication moved in both tables": (
+        f"""UPDATE {{{{publications}}}} SET published_at = published_at + INTERVAL 300 DAYS WHERE position = {POSITION};
+            UPDATE {{{{history}}}} SET published_at = published_at + INTERVAL 300 DAYS WHERE message_id = '{{id}}'""",
+        {"missing", "extra"},
+    ),
+    "another owner of a publication": (
+        f"UPDATE {{{{publications}}}} SET epoch = 99, batch = 99 WHERE position = {POSITION}",
+        {"missing", "extra"},
+    ),
+    "another body as JSON": (
+        "UPDATE {{history}} SET body_json = '0' WHERE message_id = '{id}'",
+        {"altered"},
+    ),
+    "the status of another state": (
+        "UPDATE {{history}} SET status = 'ROLLED_BACK' WHERE message_id = '{id}'",
         {"altered"},
     ),
     "a publication deleted": (

@@ -141,7 +141,7 @@ class Watched:
         self._target, self._at, self._happens, self._after = target, at, happens, after
         self._count = itertools.count()
         self._one, self._died = threading.Lock(), False
-        self.can_put = target.can_put
+        self.can_put, self.state = target.can_put, target.state
         self.prepare, self.read, self.files, self.top, self.watermark, self.identity = (
             target.prepare,
             target.read,

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import mkdtemp
+
 from tests.support.bare_reader import narrow_partitions
 from tests.support.plain_inserts import Connection, connect, insert, insert_numbered
+from tests.support.plain_warehouses import PlainWarehouse
 from tests.support.publications import own_lanes, positions, record, snapshot, value
 
 WIDTH = 1_000
@@ -11,11 +18,12 @@ WIDTH = 1_000
 CERTIFY = """
     INSERT INTO outbox.certificate
         (target, system_identifier, timeline, database, warehouse, held, window_lo, window_hi, messages, problems,
-         checksum)
+         checksum, verified_at)
     SELECT %(target)s, s.system_identifier + %(cluster)s,
            ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer,
            d.oid::bigint + %(database)s, %(warehouse)s, %(held)s::int8multirange, %(lo)s::text::xid8,
-           coalesce(%(hi)s::text::xid8, pg_snapshot_xmin(pg_current_snapshot())), 0, %(problems)s, ''
+           coalesce(%(hi)s::text::xid8, pg_snapshot_xmin(pg_current_snapshot())), 0, %(problems)s, %(checksum)s,
+           clock_timestamp() - %(ago)s::interval
     FROM pg_control_system() s, pg_database d WHERE d.datname = current_database()
 """
 
@@ -35,9 +43,11 @@ class History:
         narrow_partitions(self.conn)
         own_lanes(self.conn)
         self._batch = 0
+        self.warehouse = PlainWarehouse(Path(mkdtemp(prefix="outbox-warehouse-")))
 
     def close(self) -> None:
         self.conn.close()
+        shutil.rmtree(self.warehouse.root, ignore_errors=True)
 
     def reconnect(self) -> None:
         """Go on after the server was away."""
@@ -82,10 +92,13 @@ class History:
         database: int = 0,
         warehouse: str = "the first",
         held: str = "{[1,)}",
+        ago: str = "0",
+        evidence: Mapping[str, object] | None = None,
     ) -> None:
         """Certify a window of xids; up to now unless `hi` is given; `cluster`, `database`: 1 is another one's.
 
         `warehouse`: which one was found at the target's place; `held`: the ids whose partitions were attached.
+        `ago`: how far the clock is behind. `evidence`: by default the warehouse as it is.
         """
         # The oldest xid that runs on the server: other tests' transactions count too.
         self.conn.execute(
@@ -99,6 +112,8 @@ class History:
                 "problems": problems,
                 "warehouse": warehouse,
                 "held": held,
+                "ago": ago,
+                "checksum": json.dumps({"evidence": evidence or self.warehouse.evidence()}),
             },
         )
 

@@ -104,7 +104,7 @@ class World:
         """The certificates, oldest first: lo, hi, messages, problems, target, checksum."""
         return self.conn.execute(
             "SELECT window_lo::text::bigint, window_hi::text::bigint, messages, problems, target, checksum "
-            "FROM outbox.certificate ORDER BY verified_at"
+            "FROM outbox.certificate ORDER BY xid"
         ).fetchall()
 
 

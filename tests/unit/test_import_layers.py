@@ -162,7 +162,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "warehouse": {"downloads", "text"},
         "publisher": {"database", "text"},
         "checker": {"calls", "database", "text"},
-        "retention": {"database", "text"},
+        "retention": {"database", "text", "warehouse"},
         "alarms": {"calls", "database", "text"},
         "operations": {"database", "publisher", "text"},
         "testing": {"database", "operations", "publisher"},

@@ -24,7 +24,7 @@ REFUSALS = {
     "unpublished": "COMMITTED messages have no publication",
     "needed": "it holds the publications of older messages that stay",
     "unexported": "no certificate of the target covers all its transactions",
-    "unverified": "the last verification found problems",
+    "unverified": "the last verification found problems, or the warehouse does not hold any more what was verified",
     "other_cluster": "the target's certificates are of another cluster, or of another database",
     "other_timeline": "the target's certificates were given before a standby was promoted",
     "depended_on": "other objects, such as views, depend on its tables",

@@ -15,6 +15,7 @@ from psycopg import sql
 
 from outbox.statements import Statements
 from outbox_relay.retention.decision import Reason, RetentionDecision
+from outbox_relay.retention.evidence import EvidenceCheck
 from outbox_relay.retention.ranges import Range
 from outbox_relay.text.errors import OperatorError
 from outbox_relay.text.formatting import many, moment
@@ -76,6 +77,7 @@ class Eligibility:
         self._targets = targets
         self._wait = wait
         self._reaches: dict[str, dict[int, int]] = {}
+        self._evidence = EvidenceCheck()
         conn.execute(STATEMENTS["settings"])
         # In this order, each in a statement of its own: see "closed".
         self.newest = int(self._one("newest"))
@@ -119,6 +121,9 @@ class Eligibility:
                 reasons.append(Reason("unexported", text))
             for target in self._targets:
                 reasons += self._unexported(range_, target, first, last)
+            # (read when nothing else is in the way)
+            for target in () if reasons else self._targets:
+                reasons += self._lost(range_, target)
         return RetentionDecision(range_, tuple(reasons), rows, changed_at)
 
     def _unfinished(self, range_: Range) -> Iterator[Reason]:
@@ -211,6 +216,13 @@ class Eligibility:
                 yield Reason(name, f"{problems} problems were found in {target!r} in {text}")
             else:
                 yield Reason(name, f"no certificate of {target!r} that saw this partition covers {text}")
+
+    def _lost(self, range_: Range, target: str) -> Iterator[Reason]:
+        """Hold the warehouse against the evidence of the certificates: they say what was there when they were given."""
+        row = self._conn.execute(STATEMENTS["evidence"], {"target": target}).fetchone()
+        assert row is not None  # noqa: S101  (one covers the range)
+        if doubt := self._evidence.doubt(target, row[0], range_.lower, range_.upper):
+            yield Reason("unverified", f"{target!r}: {doubt}: outbox etl reconcile")
 
     def _short(self, range_: Range, name: str, detail: str) -> RetentionDecision:
         return RetentionDecision(range_, (Reason(name, detail),))

@@ -73,7 +73,8 @@ WHERE m.state = 'COMMITTED'
 -- Which xids of a span no certificate of the target covers, on this timeline of this cluster, in this database. A
 -- certificate counts if it is of the warehouse that the newest one names (another one may have been at the same place), and if it saw the range: one that was detached
 -- then was neither exported nor compared. A verification that found problems takes back what earlier ones found good, until
--- a later one finds it good again. Told with each gap: the problems, and whether one took back everything.
+-- a later one finds it good again. Earlier and later by xid: on one timeline of a cluster no xid is given out twice, a clock
+-- may be set back. Told with each gap: the problems, and whether one took back everything.
 -- Why the timeline: a promoted standby may lack what a verification read on the lost primary, and gives its xids out
 -- again. The server that writes a certificate sees that it is the one that was verified (a connection can lead from the
 -- lost primary to the new one half-way), so what is found here of an older timeline was true; but the warehouse cannot
@@ -88,13 +89,13 @@ WITH here AS (
     SELECT m.* FROM outbox.certificate m JOIN here USING (system_identifier, timeline, database)
     WHERE m.target = %(target)s
 ), c AS (
-    SELECT int8range(window_lo::text::bigint, window_hi::text::bigint) AS xids, problems, verified_at, held,
-           warehouse = (SELECT n.warehouse FROM mine n ORDER BY n.verified_at DESC, n.xid DESC LIMIT 1) AS is_there
+    SELECT int8range(window_lo::text::bigint, window_hi::text::bigint) AS xids, problems, xid, held,
+           warehouse = (SELECT n.warehouse FROM mine n ORDER BY n.xid DESC LIMIT 1) AS is_there
     FROM mine
     WHERE int8range(window_lo::text::bigint, window_hi::text::bigint) && int8range(%(first)s, %(last)s, '[]')
 ), good AS (
     SELECT unnest(int8multirange(g.xids) - coalesce(
-        (SELECT range_agg(b.xids) FROM c b WHERE b.problems > 0 AND b.verified_at >= g.verified_at), '{{}}')) AS xids
+        (SELECT range_agg(b.xids) FROM c b WHERE b.problems > 0 AND b.xid >= g.xid), '{{}}')) AS xids
     FROM c g WHERE g.problems = 0 AND g.is_there AND g.held @> int8range(%(lower)s, %(upper)s)
 ), gap AS (
     SELECT unnest(int8multirange(int8range(%(first)s, %(last)s, '[]'))
@@ -104,6 +105,16 @@ SELECT lower(g.xids), upper(g.xids), (SELECT max(c.problems) FROM c WHERE c.prob
        (SELECT coalesce(bool_or(c.problems > 0 AND upper(c.xids) = 9223372036854775807), false) FROM c
         WHERE c.xids && g.xids)
 FROM gap g ORDER BY 1
+
+-- name: evidence
+-- What the newest certificate of the target that found no problem says, with the evidence that it names. Each verification
+-- makes sure that the evidence before is still there, so the newest speaks for all.
+SELECT m.checksum
+FROM outbox.certificate m, pg_control_system() s, pg_database d
+WHERE d.datname = current_database() AND m.target = %(target)s AND m.problems = 0
+    AND m.system_identifier = s.system_identifier AND m.database = d.oid::bigint
+    AND m.timeline = ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer
+ORDER BY m.xid DESC LIMIT 1
 
 -- name: targets
 -- The targets that there are certificates of; of each the newest timeline of those of this cluster and database (null:

@@ -112,7 +112,13 @@ def _signal(group: int, number: int) -> bool:
 
 @contextlib.contextmanager
 def _stops() -> Iterator[None]:
-    """Turn the signals that ask us to end into an exception, once: the job's own end must not be interrupted."""
+    """Turn the signals that ask us to end into an exception, once: the job's own end must not be interrupted.
+
+    Signals come to the main thread. In another one they do nothing here: the job ends when this process does.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def stop(number: int, frame: FrameType | None) -> None:
         for each in STOPS:

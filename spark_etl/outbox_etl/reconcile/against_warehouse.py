@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from outbox_etl.reconcile.sources import firsts_as
+from outbox_etl.reconcile.sources import PUBLICATION_COLUMNS, firsts_as
 from outbox_etl.source.reader import lies_among
 from outbox_etl.warehouse.changes import FEW
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS
@@ -247,7 +247,7 @@ class WarehouseComparison:
         self._found.collect(rest.where("NOT lost"))
 
     def _wrong_publications(self) -> DataFrame:
-        keys = ["position", "partition", "offset", "xid"]
+        keys = PUBLICATION_COLUMNS
         ours = self._source.publications.select(*keys, f.lit(1).alias("mine"))
         theirs = self._stored.publications.select(*keys, f.lit(0).alias("mine"))
         return (

@@ -4,8 +4,8 @@ A certificate is given to one warehouse, known by an identity of its own and not
 same place has none. It is of one database and one timeline of a cluster, those of the server that wrote it: when a
 standby is promoted, xids may come to mean something else. `window_hi` is the watermark that the warehouse had. `held`
 are the ids of the partitions that were read: one that was out of sight then is not vouched for. `checksum` is JSON:
-order-free sums of what was compared, the offsets where the next verification goes on reading Kafka, and how many
-messages were doubled there and let pass.
+order-free sums of what was compared, the offsets where the next verification goes on reading Kafka, how many messages
+were doubled there and let pass, and the evidence, against which `outbox history drop` holds the warehouse.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from outbox_etl.source.reader import SQL as SOURCE_SQL
 from outbox_etl.source.reader import Ids
 from outbox_etl.source.window import Cluster
 from outbox_etl.statements import statement
+from outbox_etl.warehouse.evidence import Evidence
 
 if TYPE_CHECKING:
     from outbox_etl.source.reader import Source
@@ -44,13 +45,18 @@ class Certificate:
     """Messages with more than one record in Kafka, which were let pass."""
     cluster: Cluster | None = None
     """Whose transactions they are, of one that was read."""
+    xid: int = 0
+    """The transaction that wrote it: on one timeline of a cluster, certificates are ordered by it, never by a clock."""
     verified_at: datetime = EPOCH
+    """For people."""
     warehouse: str = ""
     """Which warehouse it is of; empty: there was none."""
     held: Sequence[Ids] = ()
     """The partitions that PostgreSQL had; not read back."""
     revoked: str = ""
     """Why all that was certified before counts no more, if it revokes them (see outbox_etl.reconcile.revocation)."""
+    evidence: Evidence = field(default_factory=dict)
+    """The state of the warehouse that was verified (see outbox_etl.warehouse.evidence)."""
     unverified: int = 0
     """Messages of the warehouse that PostgreSQL had dropped before they were verified there, and that were accepted."""
 
@@ -59,6 +65,7 @@ class Certificate:
         """What is written."""
         said: dict[str, Any] = {"sums": dict(self.sums), "kafka": self.ends, "doubled": self.doubled}
         said |= {"revoked": self.revoked} if self.revoked else {}
+        said |= {"evidence": dict(self.evidence)} if self.evidence else {}
         said |= {"unverified": self.unverified} if self.unverified else {}
         return json.dumps(said, sort_keys=True, separators=(",", ":"))
 
@@ -67,9 +74,12 @@ def in_force(certificates: Iterable[Certificate]) -> list[Certificate]:
     """Return the certificates in force.
 
     A verification that found problems takes back what earlier ones proved of its window.
+
+    Args:
+        certificates: of one timeline of a cluster, in any order.
     """
     good: list[Certificate] = []
-    for each in sorted(certificates, key=lambda each: each.verified_at):
+    for each in sorted(certificates, key=lambda each: each.xid):
         if each.problems:
             good = [other for other in good if other.hi <= each.lo or other.lo >= each.hi]
         else:
@@ -88,6 +98,15 @@ def covered(
             reach = each.hi
             ends = {**ends, **each.ends}
     return reach, ends
+
+
+def newest_evidence(certificates: Iterable[Certificate]) -> Evidence | None:
+    """Return the evidence of the newest certificate in force; empty: it has none. None: there is no certificate.
+
+    The verification that wrote it had first made sure that the evidence before was still there: it speaks for all.
+    """
+    good = in_force(certificates)
+    return good[-1].evidence if good else None
 
 
 def present(certificates: Iterable[Certificate], cluster: Cluster) -> list[Certificate]:
@@ -132,9 +151,15 @@ def _certificate(row: dict[str, Any]) -> Certificate:
     try:
         stored = json.loads(row["checksum"])
         sums, ends, doubled = stored["sums"], stored["kafka"], int(stored.get("doubled", 0))
-        revoked = str(stored.get("revoked", ""))
+        revoked, evidence = str(stored.get("revoked", "")), dict(stored.get("evidence", {}))
     except (ValueError, KeyError, TypeError):
-        sums, ends, doubled, revoked = {}, {}, 0, ""  # of something else: Kafka is read from its beginning
+        sums, ends, doubled, revoked, evidence = (
+            {},
+            {},
+            0,
+            "",
+            {},
+        )  # of something else: Kafka is read from its beginning
     return Certificate(
         lo=row["lo"],
         hi=row["hi"],
@@ -144,7 +169,9 @@ def _certificate(row: dict[str, Any]) -> Certificate:
         ends=ends,
         doubled=doubled,
         cluster=Cluster(row["system_identifier"], row["timeline"], row["database"]),
+        xid=row["xid"],
         verified_at=EPOCH + timedelta(microseconds=row["verified_us"]),
         warehouse=row["warehouse"],
         revoked=revoked,
+        evidence=evidence,
     )

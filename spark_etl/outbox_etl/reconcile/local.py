@@ -21,7 +21,7 @@ from outbox_etl.arrow.here import shown
 from outbox_etl.errors import SourceError
 from outbox_etl.reconcile import slim
 from outbox_etl.reconcile.kafka import SCHEMA
-from outbox_etl.reconcile.sources import SQL, SourceRows
+from outbox_etl.reconcile.sources import PUBLICATION_COLUMNS, SQL, SourceRows
 from outbox_etl.source.reader import SQL as SOURCE_SQL
 from outbox_etl.source.reader import Ids, Source, lies_among, query
 from outbox_etl.statements import statement
@@ -191,7 +191,8 @@ class LocalRows:
 
     def suspects(self) -> tuple[DataFrame, Mapping[str, int]] | None:
         """What may differ between PostgreSQL and the warehouse (`what`, `key`), and how many; None: ask Spark."""
-        values = {"inside": self._inside, "hi": self._hi, **self._ids}
+        published = ", ".join(f'"{name}"' for name in PUBLICATION_COLUMNS)
+        values = {"inside": self._inside, "hi": self._hi, "published": published, **self._ids}
 
         def find() -> tuple[DataFrame, Mapping[str, int]]:
             path = self._save("suspects", statement(slim.SQL, "suspects", **values))

@@ -61,8 +61,10 @@ def revoke(
         OtherClusterError: PostgreSQL is another one than `cluster` by now.
     """
     found = certificates.read(source, target)
-    reason = doubt(certificates.present(found, cluster), warehouse, mark)
-    reason = reason or (because if certificates.in_force(found) else "")
+    here = certificates.present(found, cluster)
+    # (xids of two clusters have no order: those of others count for nothing once one of this cluster is there)
+    good = certificates.in_force(here) if here else [each for each in found if not each.problems]
+    reason = doubt(here, warehouse, mark) or (because if good else "")
     if reason:
         taken = Certificate(0, ABOVE_ALL_XIDS, 0, 1, warehouse=warehouse, revoked=reason)
         certificates.write(source, target, cluster, taken)
@@ -75,5 +77,5 @@ def revoke(
 
 def latest(found: Iterable[Certificate]) -> str:
     """Return why certificates were taken back, if none was given since."""
-    newest = max(found, key=lambda each: each.verified_at, default=None)
+    newest = max(found, key=lambda each: each.xid, default=None)
     return newest.revoked if newest else ""

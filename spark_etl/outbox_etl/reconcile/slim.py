@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from outbox_etl.arrow import task
-from outbox_etl.reconcile.sources import APART, UNIT
+from outbox_etl.reconcile.sources import APART, SOUND, UNIT
 from outbox_etl.statements import statement
 from outbox_etl.warehouse.duck import TYPES
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, TRANSACTION_EVENTS
@@ -18,7 +18,7 @@ SQL = "reconcile_local.sql"
 
 
 def messages(rows: str, more: str = "") -> str:
-    """The statement that makes slim rows of these."""
+    """The statement that makes slim rows of these; with `more` columns, of the warehouse's."""
     plain = [c for c in MESSAGE_HISTORY.columns if c.name not in APART | {"key", "body"}]
     lists = ["heads", *(c.name for c in plain if c.type.startswith("array"))]
     parts = [*(f'CAST("{c.name}" AS {TYPES[c.type]})' for c in plain), "heads", "digest", "key"]
@@ -28,6 +28,7 @@ def messages(rows: str, more: str = "") -> str:
         parts=", ".join([*parts, *(f"len({each})" for each in lists), _nulls(parts)]),
         unit=UNIT,
         digest=statement(SQL, "digest"),
+        sound=SOUND.format(encoded="encode(body_json)", offset='"offset"') if more else "true",
         more=more,
         rows=rows,
     )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
-from outbox_etl.errors import SettingsError, SourceError
+from outbox_etl.errors import HEAL, ConcurrentRunError, DamagedError, SettingsError, SourceError
 from outbox_etl.reconcile import certificate as certificates
 from outbox_etl.reconcile import local, order, orphans, revocation, unverified
 from outbox_etl.reconcile.against_kafka import (
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from outbox_etl.options.settings import Settings
     from outbox_etl.reconcile.kafka import Broker
     from outbox_etl.reconcile.local import LocalRows
+    from outbox_etl.warehouse.evidence import Evidence, State
     from outbox_etl.warehouse.target import Target
 
 FOREVER = 1 << 62
@@ -89,6 +90,7 @@ class Verification:
         self._revoked = revocation.latest(self._known)
         self._cut: set[tuple[str, int]] = set()
         self._local: LocalRows | None = None
+        self._evidence: Evidence = {}
 
     def run(self) -> ReconcileResult:
         """Verify the window, write its certificate, and return the result."""
@@ -113,6 +115,7 @@ class Verification:
         ends: Mapping[str, Mapping[str, int]],
         began: float,
     ) -> ReconcileResult:
+        state = self._target.state()
         source, stored, total = self._read_sources(window)
         comparison = WarehouseComparison(
             (source, stored),
@@ -130,6 +133,8 @@ class Verification:
         self._against_warehouse(comparison, stored, window, later)
         partitions, held = self._against_kafka(kafka, source, later)
         partition_guard.check_still_attached(self._source, self._attached)
+        if not self._found.problems:
+            self._evidence = self._settled(state)
         return self._conclude(window, total, partitions, {**ends, **_ends(marks, held, ends)}, began)
 
     def _read_sources(self, window: Window) -> tuple[SourceRows, SourceRows, tuple[int, str]]:
@@ -256,6 +261,22 @@ class Verification:
             self._found.notes[name] += sum(row[name] for row in partitions)
         return partitions, held
 
+    def _settled(self, state: State) -> Evidence:
+        """Name the state of the warehouse that was read, once it is on disk.
+
+        Raises:
+            ConcurrentRunError: somebody has changed it meanwhile: which state was read is not known.
+        """
+        evidence = state.evidence()
+        if self._target.state().evidence() != evidence:
+            raise ConcurrentRunError(
+                "somebody changed the warehouse while it was verified, and no certificate was written: run again"
+            )
+        if doubt := state.doubt_files():
+            raise DamagedError(f"{doubt.text}. {HEAL}")
+        state.settle()
+        return evidence
+
     def _inversions(self, kafka: KafkaComparison) -> Iterator[Sequence[Any]]:
         """What lies behind a later message of its order key, in chunks."""
         found = self._local.inversions(CAP) if self._local else None
@@ -305,6 +326,7 @@ class Verification:
             doubled=found.notes["doubled"],
             warehouse=self._warehouse,
             held=self._source.ids(FOREVER),
+            evidence=self._evidence,
             unverified=found.notes[unverified.NOTE],
         )
         certificates.write(self._source, self._settings.target, self._cluster, certificate)

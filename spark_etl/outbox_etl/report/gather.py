@@ -76,7 +76,7 @@ def watermark(mark: Watermark) -> dict[str, Any]:
 def certificates(spark: SparkSession, settings: Settings, mark: Watermark) -> list[dict[str, Any]]:
     """Read the newest certificates of the warehouse from PostgreSQL."""
     found = certificate.present(certificate.read(Source(spark, settings), settings.target), mark.cluster)
-    newest = sorted(found, key=lambda each: each.verified_at, reverse=True)[:CERTIFICATES]
+    newest = sorted(found, key=lambda each: each.xid, reverse=True)[:CERTIFICATES]
     return [
         {
             "lo": each.lo,

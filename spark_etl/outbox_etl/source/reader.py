@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 
 from outbox_etl.errors import ConcurrentRunError, SourceError
+from outbox_etl.source.clock import refuse_ahead
 from outbox_etl.source.window import Cluster, Horizon, Window
 from outbox_etl.statements import statement
 
@@ -163,14 +165,15 @@ class Source:
 
         Raises:
             ConcurrentRunError: another run has it.
-            SourceError: PostgreSQL cannot be reached.
+            SourceError: PostgreSQL cannot be reached, or this machine's clock is ahead of its.
         """
         with self.connection() as connection:
-            name = f"outbox.etl {target}"
+            name, now = f"outbox.etl {target}", time.time()
             [asked] = _answer(connection, statement(SQL, "lock"), name)
             if not asked["is_ours"]:
                 raise ConcurrentRunError(f"another run is writing {target}; let it end, then run again")
             try:
+                refuse_ahead(now, asked["now"])
                 yield
             finally:
                 # The server ends a closed session in its own time; the next run may come before that.

@@ -57,7 +57,7 @@ CROSS JOIN LATERAL (
 
 -- name: certificates
 -- What was proven of a target, and what was not, by whose xids.
-SELECT c.system_identifier::text AS system_identifier, c.timeline, c.database, c.warehouse,
+SELECT c.xid::text::bigint AS xid, c.system_identifier::text AS system_identifier, c.timeline, c.database, c.warehouse,
        c.window_lo::text::bigint AS lo, c.window_hi::text::bigint AS hi, c.messages, c.problems, c.checksum,
        (extract(epoch FROM c.verified_at) * 1000000)::bigint AS verified_us
 FROM outbox.certificate c
@@ -67,10 +67,11 @@ WHERE c.target = ?
 -- Write a certificate, if this server is the one that was read: {server} is the statement that said which that is. A
 -- primary keeps its timeline as long as it runs, so what it says within this statement holds when the row is committed.
 -- Whoever sees the row on a standby, also after its promotion, has all that was committed before it, and so the window.
+-- It is on disk before the job reports it: a crash must not forget that something was taken back.
 INSERT INTO outbox.certificate
     (target, system_identifier, timeline, database, warehouse, held, window_lo, window_hi, messages, problems, checksum)
 SELECT ?, s.system_identifier::bigint, s.timeline, s.database, ?, ?::int8multirange, ?::xid8, ?::xid8, ?, ?, ?
-FROM ({server}) s
+FROM ({server}) s CROSS JOIN set_config('synchronous_commit', 'on', true) AS durable
 WHERE s.system_identifier = ? AND s.timeline = ? AND s.database = ?
 RETURNING problems
 

@@ -10,9 +10,9 @@ substr(sha256(
 
 -- name: messages
 -- Messages without their content. A null hashes as a constant and a list as its elements: which columns are null and how
--- long the lists are is hashed too ({parts}).
+-- long the lists are is hashed too ({parts}). A row that does not agree with itself has a hash that none of PostgreSQL's has.
 SELECT id, message_id, xid, topic, position, state, {unit} AS unit, digest,
-       CAST(hash({parts}) >> 1 AS BIGINT) AS hash{more}
+       CASE WHEN {sound} THEN 1 ELSE -1 END * CAST(hash({parts}) >> 1 AS BIGINT) AS hash{more}
 FROM (SELECT *, {digest} AS digest, list_sort(map_entries(headers)) AS heads FROM {rows})
 
 -- name: messages_of_window
@@ -69,7 +69,7 @@ SELECT DISTINCT position, partition, "offset", published_at FROM {rows} WHERE st
 
 -- name: suspects
 -- What may differ between PostgreSQL and the warehouse: messages by their ids, publications and the first ones by their
--- positions, events by their hashes. {low} and {high}: the ids of the window's messages in PostgreSQL.
+-- positions ({published}: all columns), events by their hashes. {low} and {high}: the ids of the window's messages in PostgreSQL.
 WITH messages AS (
     SELECT id AS key, sum(mine) AS mine, count(*) AS n, min(hash) = max(hash) AS same, bool_or(inside) AS inside,
            bool_or(bad) AS bad
@@ -101,11 +101,11 @@ SELECT CASE WHEN inside THEN 'messages' ELSE 'others' END AS what, key FROM mess
 WHERE mine <> 1 OR n <> 2 OR NOT same OR bad
 UNION ALL
 SELECT 'publications', position FROM (
-    SELECT position, partition, "offset", xid, 1 AS mine FROM p_publications
+    SELECT {published}, 1 AS mine FROM p_publications
     UNION ALL
-    SELECT position, partition, "offset", xid, -1 FROM h_publications
+    SELECT {published}, -1 FROM h_publications
 )
-GROUP BY position, partition, "offset", xid HAVING sum(mine) <> 0
+GROUP BY {published} HAVING sum(mine) <> 0
 UNION ALL
 SELECT 'firsts', key FROM firsts
 WHERE mine > 0 AND NOT (mine = 1 AND n = 2 AND same AND shown) AND NOT (n = mine AND offsets = 0)

@@ -86,7 +86,8 @@ SELECT (pg_logical_emit_message(true, 'outbox.etl', '') - '0/0')::bigint AS wal,
 -- name: lock
 -- One run at a time per target. Held by a session, so that it ends with the run, however that ends.
 SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended(?, 0)) AS is_ours,
-       pg_catalog.set_config('idle_session_timeout', '0', false) AS idles
+       pg_catalog.set_config('idle_session_timeout', '0', false) AS idles,
+       extract(epoch FROM pg_catalog.clock_timestamp())::double precision AS now
 
 -- name: unlock
 -- A run that has ended lets the next one begin at once.

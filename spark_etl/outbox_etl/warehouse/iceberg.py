@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from outbox_etl.errors import ConcurrentRunError, TargetError
 from outbox_etl.session import CATALOG, NAMESPACE
+from outbox_etl.source.clock import refuse_behind
 from outbox_etl.source.reader import Ids, lies_among
 from outbox_etl.source.window import Watermark
 from outbox_etl.statements import statement
 from outbox_etl.warehouse import iceberg_commit, iceberg_merge, iceberg_put
 from outbox_etl.warehouse.changes import IDENTITY, NEWER, merged
-from outbox_etl.warehouse.files import Between, ParquetFiles
-from outbox_etl.warehouse.iceberg_files import Deletes, planned_files
-from outbox_etl.warehouse.tables import MESSAGE_HISTORY, Table
+from outbox_etl.warehouse.evidence import LocalPlace, Place
+from outbox_etl.warehouse.files import Between, ParquetFiles, local_path
+from outbox_etl.warehouse.iceberg_files import Deletes, is_hadoop, planned_files
+from outbox_etl.warehouse.iceberg_state import SIGNED, IcebergState, TableState, is_of_a_path, metadata_of
+from outbox_etl.warehouse.java_place import JavaPlace
+from outbox_etl.warehouse.tables import CORE, MESSAGE_HISTORY, Table
 from outbox_etl.warehouse.target import Merging, Unwritten
 
 if TYPE_CHECKING:
@@ -55,6 +59,7 @@ class IcebergTarget:
         self._began: dict[str, int] = {}
         self._planned: dict[tuple[str, int | None], dict[str, Deletes]] = {}
         """What is known of the files of a table's snapshots."""
+        self._place = LocalPlace()
 
     def prepare(self, *tables: Table, origin: Watermark | None = None) -> None:
         """Make the tables that are missing, each with a first, empty snapshot that later ones can be held against."""
@@ -79,7 +84,10 @@ class IcebergTarget:
                 )
                 self._empty_commit(table, origin.properties() if origin else {})
             # What the run is held against: whatever another run commits from here on is found.
-            self._began[table.name] = self._snapshot(table).snapshotId()
+            loaded = self._load(table)
+            last = int(loaded.operations().current().lastUpdatedMillis()) / 1000
+            refuse_behind(name_of(table), last, time.time())
+            self._began[table.name] = loaded.currentSnapshot().snapshotId()
 
     def watermark(self) -> Watermark | None:
         """Read the watermark in the newest commit that carries one."""
@@ -105,6 +113,22 @@ class IcebergTarget:
         if not self._spark.catalog.tableExists(name_of(MESSAGE_HISTORY)):
             return ""
         return str(self._load(MESSAGE_HISTORY).uuid().toString())
+
+    def state(self) -> IcebergState:
+        """The tables' metadata, read without Iceberg where the files are on this machine."""
+        found = []
+        for table in CORE:
+            if not self._spark.catalog.tableExists(name_of(table)):
+                raise TargetError(
+                    f"{name_of(table)} is gone: restore it from a backup, or give another --warehouse"
+                )
+            loaded = self._load(table)
+            location = str(loaded.operations().current().metadataFileLocation())
+            place: Place = self._place
+            if not (is_hadoop(loaded) and local_path(location)):
+                place = JavaPlace.of_iceberg(self._spark._jvm, loaded.io())
+            found.append(TableState(table, metadata_of(place.read(location)), location, place))
+        return IcebergState(found, found[0].place, all(is_of_a_path(each.location) for each in found))
 
     def read(self, table: Table) -> DataFrame:
         """The rows of a table, as they are now."""
@@ -243,7 +267,7 @@ class IcebergTarget:
             lost=how.is_lost("t.id"),
             window_hi=how.window_hi,
         )
-        with self._properties(mark.properties() if mark else {}):
+        with self._properties(SIGNED | (mark.properties() if mark else {})):
             self._spark.sql(text)
 
     def mark(self, mark: Watermark) -> None:
@@ -293,6 +317,8 @@ class IcebergTarget:
             .option("validate-from-snapshot-id", str(self._began[table.name]))
             .option("fanout-enabled", "true")
         )
+        for name, value in SIGNED.items():
+            writer = writer.option(f"snapshot-property.{name}", value)
         if in_order:
             # To shuffle and sort them nevertheless would read the source twice: once to look for the ranges.
             writer = writer.option("distribution-mode", "none").option(
@@ -306,7 +332,7 @@ class IcebergTarget:
     def _empty_commit(self, table: Table, properties: dict[str, str], branch: str = "main") -> None:
         # By Iceberg itself: a job of Spark that writes no row costs seconds, and a Python worker with it.
         commit = self._load(table).newOverwrite().toBranch(branch)
-        for name, value in properties.items():
+        for name, value in (SIGNED | properties).items():
             commit.set(name, value)
         commit.commit()
 

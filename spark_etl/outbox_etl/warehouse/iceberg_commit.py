@@ -8,6 +8,7 @@ from typing import Any
 
 from outbox_etl.warehouse.files import Between, date_of, local_path
 from outbox_etl.warehouse.iceberg_files import expression, is_hadoop
+from outbox_etl.warehouse.iceberg_state import SIGNED
 from outbox_etl.warehouse.tables import Table
 
 WrittenFile = tuple[str, int, int]
@@ -114,6 +115,8 @@ def commit(jvm: Any, table: Any, files: Sequence[Any], where: Sequence[Between] 
     condition = expressions.alwaysTrue() if where is None else expression(expressions, where)
     update = table.newOverwrite().overwriteByRowFilter(condition)
     update = update.validateFromSnapshot(since).validateNoConflictingDeletes().validateNoConflictingData()
+    for name, value in SIGNED.items():
+        update = update.set(name, value)
     for file in files:
         update = update.addFile(file)
     update.commit()

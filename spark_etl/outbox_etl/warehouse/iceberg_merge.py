@@ -26,6 +26,7 @@ from outbox_etl.warehouse.changes import ASKED_OF_ROW, IDENTITY, NEWER, merged
 from outbox_etl.warehouse.duck import Duck, UnreadableError, listed, opened
 from outbox_etl.warehouse.files import Between, ParquetFiles, local_path, remove
 from outbox_etl.warehouse.iceberg_files import expression, planned_files
+from outbox_etl.warehouse.iceberg_state import SIGNED
 from outbox_etl.warehouse.tables import EARLIEST, LATEST, MESSAGE_HISTORY
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Made:
         )
         update = update.validateDataFilesExist(names).validateFromSnapshot(self.since).validateDeletedFiles()
         update = update.validateNoConflictingDeleteFiles().validateNoConflictingDataFiles()
-        for name, value in properties.items():
+        for name, value in (SIGNED | dict(properties)).items():
             update = update.set(name, value)
         self.is_committed = True  # (as long as it may be)
         try:

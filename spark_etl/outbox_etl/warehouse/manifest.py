@@ -121,7 +121,7 @@ class LocalManifests:
                 file.write(manifest.text())
                 file.flush()
                 os.fsync(file.fileno())
-            (self._folder / _name(manifest)).hardlink_to(part)
+            (self._folder / name_of_version(manifest.version)).hardlink_to(part)
             _sync(self._folder)
         except FileExistsError:
             raise ConcurrentRunError(
@@ -179,7 +179,7 @@ class RemoteManifests:
         stream.write(bytearray(manifest.text().encode()))
         stream.close()
         try:
-            self._context.rename(part, hadoop.Path(self._folder, _name(manifest)), [])
+            self._context.rename(part, hadoop.Path(self._folder, name_of_version(manifest.version)), [])
         except Exception as error:
             if "FileAlreadyExistsException" not in str(error):
                 raise
@@ -192,8 +192,9 @@ def _checksum(stored: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(stored, sort_keys=True).encode()).hexdigest()
 
 
-def _name(manifest: Manifest) -> str:
-    return f"{manifest.version:012d}.json"
+def name_of_version(version: int) -> str:
+    """The file of a version."""
+    return f"{version:012d}.json"
 
 
 def _sync_all(folder: Path) -> None:

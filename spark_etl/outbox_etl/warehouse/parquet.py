@@ -14,8 +14,11 @@ from outbox_etl.errors import HEAL, DamagedError, TargetError
 from outbox_etl.source.reader import Ids
 from outbox_etl.source.window import Watermark
 from outbox_etl.warehouse.changes import IDENTITY, merged
+from outbox_etl.warehouse.evidence import LocalPlace, Place
 from outbox_etl.warehouse.files import MOST_FILES, Between, ParquetFiles
+from outbox_etl.warehouse.java_place import JavaPlace
 from outbox_etl.warehouse.manifest import DataFile, LocalManifests, RemoteManifests, TableFiles
+from outbox_etl.warehouse.parquet_state import ParquetState
 from outbox_etl.warehouse.tables import CORE, MESSAGE_HISTORY, Table
 from outbox_etl.warehouse.target import Merging, Unwritten
 
@@ -64,6 +67,14 @@ class ParquetTarget:
     def identity(self) -> str:
         """The uuid that the first manifest got; every later one has it."""
         return self._manifests.newest().identity
+
+    def state(self) -> ParquetState:
+        """The newest manifest."""
+        place: Place = LocalPlace()
+        if self._local is None:
+            java: Any = self._spark._jsc
+            place = JavaPlace.of_hadoop(self._spark._jvm, self._root, java.hadoopConfiguration())
+        return ParquetState(self._manifests.newest(), self._root, place)
 
     def read(self, table: Table) -> DataFrame:
         """The rows of a table, as this run sees them."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from outbox_etl.source.reader import Ids, lies_among
 from outbox_etl.source.window import Watermark
+from outbox_etl.warehouse.evidence import State
 from outbox_etl.warehouse.files import Between, ParquetFiles
 from outbox_etl.warehouse.tables import Table
 
@@ -73,6 +74,13 @@ class Target(Protocol):
         """Name this very warehouse for its whole life, wherever it is; empty: it has no name yet.
 
         Another one at the same place has another name.
+        """
+
+    def state(self) -> State:
+        """The core tables as they are now, for certificates.
+
+        Raises:
+            TargetError: one of them is gone.
         """
 
     def read(self, table: Table) -> DataFrame:

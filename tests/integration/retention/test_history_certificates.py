@@ -160,6 +160,21 @@ def test_problems_keep_a_range_until_a_later_verification_finds_none(history: Hi
     assert reasons(history) == []
 
 
+@pytest.mark.parametrize("revoked", [True, False])
+def test_a_clock_that_was_set_back_between_two_certificates_changes_nothing(
+    history: History, revoked: bool
+) -> None:
+    first, last = bounds(history)
+    lo, hi = (0, (1 << 63) - 1) if revoked else (first, last + 1)
+    history.certify(lo=first, hi=last + 1)
+    history.certify(lo=lo, hi=hi, warehouse="" if revoked else "the first", problems=1, ago="1 hour")
+    assert reasons(history) == ["unverified"]
+    history.certify(lo=first, hi=last + 1, ago="2 hours")
+    assert reasons(history) == []
+    history.certify(lo=last, hi=last + 1, warehouse="another", ago="3 hours")
+    assert reasons(history) == ["unverified"], "another one is there now"
+
+
 @pytest.mark.parametrize("other", ["cluster", "database"])
 def test_certificates_of_another_cluster_or_database_count_for_nothing(history: History, other: str) -> None:
     _, last = bounds(history)

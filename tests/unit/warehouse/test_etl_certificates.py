@@ -13,11 +13,13 @@ from outbox_etl.source.window import Cluster, Watermark
 
 
 def given(*windows: tuple[int, int, int, str]) -> list[Certificate]:
-    """Certificates one after the other: lo, hi, problems, warehouse."""
+    """Certificates one after the other, by a clock that runs backwards: lo, hi, problems, warehouse."""
     start = datetime(2026, 1, 1, tzinfo=UTC)
     return [
-        Certificate(lo, hi, 0, problems, verified_at=start + timedelta(hours=hour), warehouse=warehouse)
-        for hour, (lo, hi, problems, warehouse) in enumerate(windows)
+        Certificate(
+            lo, hi, 0, problems, xid=xid, verified_at=start - timedelta(hours=xid), warehouse=warehouse
+        )
+        for xid, (lo, hi, problems, warehouse) in enumerate(windows)
     ]
 
 

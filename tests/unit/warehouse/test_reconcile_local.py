@@ -16,9 +16,10 @@ import pytest
 from outbox_etl.arrow.task import UnsureError
 from outbox_etl.reconcile import slim as rows_of
 from outbox_etl.reconcile.kafka import digest
-from outbox_etl.reconcile.sources import APART
+from outbox_etl.reconcile.sources import APART, NOT_COMPARED, PUBLICATION_COLUMNS, SOUND
+from outbox_etl.statements import statement
 from outbox_etl.warehouse.duck import Duck
-from outbox_etl.warehouse.tables import MESSAGE_HISTORY, TRANSACTION_EVENTS
+from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS
 
 KINDS = {
     "bigint": pa.int64(),
@@ -61,6 +62,66 @@ def test_every_column_counts(duck: Duck, tmp_path: Path) -> None:
     alone = [{column.name: OTHER[column.type]} for column in READ if column.name != "headers"]
     hashes = [row["hash"] for row in slim(duck, tmp_path, {}, *alone)]
     assert len(set(hashes)) == len(alone) + 1
+
+
+def judged(duck: Duck, place: Path, **columns: Any) -> int:
+    """The hash of a row of the warehouse with these columns."""
+    row = {"state": "COMMITTED", "status": "PUBLISHED", **columns}
+    arrays = [
+        pa.array([row.get(column.name)], KINDS[column.type])
+        for column in MESSAGE_HISTORY.columns
+        if column.type in KINDS
+    ]
+    names = [column.name for column in MESSAGE_HISTORY.columns if column.type in KINDS]
+    path = str(place / "judged.parquet")
+    assert duck.save(rows_of.messages("batches", ", status"), path, pa.table(arrays, names).to_reader()) == 1
+    return int(pq.read_table(path)["hash"][0].as_py())
+
+
+AGREE: list[dict[str, Any]] = [
+    {"status": "COMMITTED"},
+    {"status": "LOST"},
+    {"body": b'{"n": 1}', "body_json": '{"n": 1}'},
+    {"body": b"\xff"},
+    {"state": "ROLLED_BACK", "status": "ROLLED_BACK"},
+    {"state": "ROLLED_BACK", "status": "LOST"},
+]
+DISAGREE: list[dict[str, Any]] = [
+    {"status": "ROLLED_BACK"},
+    {"status": None},
+    {"body": b'{"n": 1}', "body_json": '{"n": 0}'},
+    {"body_json": "1"},
+    {"state": "ROLLED_BACK", "status": "PUBLISHED"},
+    {"state": "ROLLED_BACK", "status": "ROLLED_BACK", "published_at": OTHER["timestamp"]},
+    {"state": "DEAD", "status": "DEAD", "offset": 7},
+]
+
+
+@pytest.mark.parametrize("columns", AGREE)
+def test_a_row_that_agrees_with_itself_has_the_hash_of_postgresql(
+    duck: Duck, tmp_path: Path, columns: dict[str, Any]
+) -> None:
+    own = {name: value for name, value in columns.items() if name in {"body"}}
+    [ours] = slim(duck, tmp_path, {"state": columns.get("state", "COMMITTED"), **own})
+    assert judged(duck, tmp_path, **columns) == ours["hash"]
+
+
+@pytest.mark.parametrize("columns", DISAGREE)
+def test_a_row_that_contradicts_itself_has_a_hash_that_postgresql_never_has(
+    duck: Duck, tmp_path: Path, columns: dict[str, Any]
+) -> None:
+    assert judged(duck, tmp_path, **columns) < 0
+
+
+def test_no_column_of_a_core_table_is_left_out() -> None:
+    suspects = statement(rows_of.SQL, "suspects", inside="", hi=0, low=0, high=0, published="")
+    by_themselves = {name for name in APART if name in SOUND}
+    by_first_publication = {name for name in ("published_at", "partition", "offset") if name in suspects}
+    hashed = {column.name for column in READ}
+    assert {*hashed, *by_themselves, *by_first_publication, *NOT_COMPARED} == set(MESSAGE_HISTORY.names)
+    assert {*PUBLICATION_COLUMNS, "window_hi"} == set(PUBLICATIONS.names)
+    events = rows_of.events("events")
+    assert [name for name in TRANSACTION_EVENTS.names if f'"{name}"' not in events] == ["window_hi"]
 
 
 ALIKE: list[dict[str, Any]] = [
