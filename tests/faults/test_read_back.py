@@ -49,6 +49,7 @@ class Load(BackgroundLoad):
                 self.committed += numbered(20, start=number)
 
 
+@pytest.mark.feature("H-43")
 def test_killed_relays_leave_no_duplicates(
     private_stack: Stack, make_private_database: MakeDatabase, make_private_topic: MakeTopic
 ) -> None:

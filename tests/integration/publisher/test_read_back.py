@@ -45,6 +45,7 @@ def one(make_topic: MakeTopic) -> str:
     return make_topic(partitions=1)
 
 
+@pytest.mark.feature("H-43")
 def test_what_a_dead_relay_sent_is_recorded_and_not_sent_again(
     database: str, bootstrap_servers: str, conn: Connection, one: str
 ) -> None:

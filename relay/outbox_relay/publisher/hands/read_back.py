@@ -168,7 +168,10 @@ class ReadBack:
         )
         sound = {topic for topic, known in before.items() if after.get(topic) == known}
         if missed := [name for name in names if name not in logs or name[0] not in sound]:
-            self._report("not all of it could be read; does the Kafka user have Read on the topics?", missed)
+            self._report(
+                "partitions without a leader, or the Kafka user may not read; grant it the operation Read",
+                missed,
+            )
         return {name: known for name, known in logs.items() if name[0] in sound}
 
     def _report(self, reason: str, names: Collection[Name]) -> None:
