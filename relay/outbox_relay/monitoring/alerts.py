@@ -112,7 +112,7 @@ ALERTS = (
         "sum by (database) (increase(outbox_unrecorded_messages_total[1h])) > 1000",
         "0m",
         "ticket",
-        f"{_DATABASE}: about {{{{ $value }}}} messages were published again within an hour",
+        f"{_DATABASE}: about {{{{ $value }}}} messages may have been published again within an hour",
     ),
     AlertRule(
         "OutboxPublishSlow",

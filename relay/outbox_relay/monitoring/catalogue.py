@@ -40,8 +40,8 @@ RELAY = {
     "outbox_unrecorded_messages": Described(
         "counter",
         (),
-        "Messages given to Kafka and not recorded when a session ended: they are published again, so Kafka may have "
-        "them twice.",
+        "Messages given to Kafka and not recorded when a session ended: the next one reads back which of them Kafka "
+        "has, and publishes the others.",
     ),
     "outbox_loop_silent_seconds": Described("gauge", (), "Seconds since the publishing loop made progress."),
     "outbox_kafka_ack_seconds": Described(

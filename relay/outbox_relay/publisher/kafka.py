@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
 from outbox_relay.text.logs import ROOT, Log
@@ -112,13 +112,39 @@ def readable(error: BaseException | KafkaError) -> str:
 
 def new_admin(settings: Mapping[str, Any]) -> AdminClient:
     """Make an admin client with the same connection settings (security and addresses)."""
-    kept = {
+    own: dict[str, Any] = {"logger": librdkafka}
+    return AdminClient({**_connection(settings), **own})
+
+
+def new_log_reader(settings: Mapping[str, Any], *, committed: bool) -> Consumer:
+    """Make a consumer, with the same connection settings, that reads assigned partitions from offset to offset.
+
+    Args:
+        settings: of the producers.
+        committed: read up to the first open transaction, and nothing that was aborted. Otherwise all there is.
+    """
+    own: dict[str, Any] = {"logger": librdkafka}
+    return Consumer(
+        {
+            **_connection(settings),
+            "group.id": "outbox-relay",  # the client needs a name; nobody joins, and no offset is committed
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "fetch.wait.max.ms": 20,
+            "queued.max.messages.kbytes": QUEUE_KBYTES,
+            **own,
+        }
+    )
+
+
+def _connection(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
         name: value
         for name, value in settings.items()
         if name.startswith(("bootstrap.", "security.", "sasl.", "ssl.", "client.", "socket.", "reconnect."))
     }
-    own: dict[str, Any] = {"logger": librdkafka}
-    return AdminClient({**kept, **own})
 
 
 class _Lines:

@@ -16,6 +16,7 @@ from outbox_relay.publisher.finder import POSITION, born
 from outbox_relay.publisher.hands.gates import Gates
 from outbox_relay.publisher.hands.pauses import PAUSE_LAST_S, PauseAfterFailure
 from outbox_relay.publisher.hands.published import check_offsets
+from outbox_relay.publisher.hands.read_back import ReadBack
 from outbox_relay.publisher.hands.reads import FRESH_S, Brought, Reads, due_of, topics_of
 from outbox_relay.publisher.hands.rows import Rows, TopicCount
 from outbox_relay.publisher.hands.silence import Silence
@@ -63,6 +64,7 @@ class Loop:
     spans: Spans
     room: Room
     """Makes partitions for positions beyond the last one."""
+    read_back: ReadBack
     doubted: dict[int, int]
     """By lane, up to which position Kafka may have what has no publication."""
     due: str | None = None
@@ -261,6 +263,8 @@ class Loop:
         self.unanswered_since = None
         rows = self.rows.of_page(answer.raws, self.doubted, answer.waiting)
         self.reads.learn_groups({row.topic for row in rows})
+        if self.read_back.is_open:
+            self.read_back.of_page(rows, self.core, self.topics.open)
         self.core.add(_page(read, answer, rows))
         self._unread = None
         if answer.waiting is None and (due := due_of(answer.raws)) is not None:
@@ -281,6 +285,8 @@ class Loop:
         if now >= self._clock.signals_at:
             self._clock.signals_at = now + SIGNALS_EVERY_S
             self.gates.look(now)
+            if self.read_back.is_open:
+                self.read_back.end(self.core)
 
     @property
     def has_unread(self) -> bool:

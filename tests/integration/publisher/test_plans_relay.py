@@ -14,6 +14,7 @@ from psycopg import sql
 from outbox_relay.publisher.delayed import STATEMENTS as DELAYED
 from outbox_relay.publisher.finder import STATEMENTS as FINDER
 from outbox_relay.publisher.finder import Finder, Scope, prepare_session
+from outbox_relay.publisher.hands.read_back import STATEMENTS as READ_BACK
 from outbox_relay.publisher.lease import STATEMENTS as LANES
 from outbox_relay.publisher.partitions import STATEMENTS as PARTITIONS
 from outbox_relay.publisher.snapshot import Progress, Snapshot
@@ -128,6 +129,22 @@ def test_progress_is_read_from_the_last_publications_however_many_there_are(conn
     assert plan["Actual Rows"] == len(ALL_LANES)
     no_table_is_read_through(plan)
     assert rows_read(plan, "publication_p") <= len(ALL_LANES) * COUNT, "the newest of each partition at most"
+
+
+@pytest.mark.plan("relay/outbox_relay/publisher/hands/read_back.sql", "recorded")
+def test_the_last_recorded_offsets_are_read_from_the_newest_publications(conn: Connection) -> None:
+    types = {"epoch": "bigint", "publications": "bigint", "messages": "bigint", "topics": "text[]"}
+    values = {"epoch": EPOCH + 1, "publications": 3, "messages": 120, "topics": ["t"]}
+    watched = early(conn, READ_BACK["recorded"], types, values)
+    fill(conn)
+    own_lanes(conn, EPOCH)
+    done, seen = positions(conn), snapshot(conn)
+    for batch in range(0, len(done), 50):
+        record(conn, done[batch : batch + 50], epoch=EPOCH, batch=batch // 50, seen=seen)
+    plan = watched.explain(values)
+    no_table_is_read_through(plan)
+    assert rows_read(plan, "publication_p") <= COUNT + 3
+    assert 0 < rows_read(plan, "message_p") <= 120
 
 
 @pytest.mark.plan("relay/outbox_relay/publisher/lanes.sql", "has_foreign_xids")

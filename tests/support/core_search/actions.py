@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.core_search.leader import Leader
 from tests.support.core_search.tables import DELAYED, Draft
-from tests.support.core_search.world import ALL, KEYS, KIND_NAMES, World
+from tests.support.core_search.world import KEYS, KIND_NAMES, World
 
 Action = tuple[Any, ...]
 """A name and its arguments."""
@@ -28,7 +28,8 @@ def possible(w: World) -> list[Action]:
     for number, leader in enumerate(w.leaders):
         found += _of_leader(w, number, leader)
     last = w.last
-    if last is None or last.gives_back() or budget["take"]:
+    is_free = last is None or last.gives_back() or not (w.setting.is_sudden and last.is_alive)
+    if is_free and (last is None or last.gives_back() or budget["take"]):
         found.append(("take",))
     if budget["operator"]:
         found += _of_operators(w)
@@ -46,7 +47,7 @@ def _of_leader(w: World, number: int, leader: Leader) -> list[Action]:
         for name, items in wires.items():
             if items and name not in w.stuck:
                 found.append(("deliver", number, producer, name, True))
-                if may_fail:
+                if may_fail and not w.setting.is_sudden:
                     found.append(("deliver", number, producer, name, False))
     if leader.travelling is not None:
         found.append(("end_write", number))
@@ -155,11 +156,6 @@ def _write(leader: Leader, *, dies: bool = False) -> None:
     leader.end_write(dies=dies)
 
 
-def _kill(leader: Leader) -> None:
-    leader.is_alive = False
-    leader.w.disturbed.add(ALL)
-
-
 OF_LEADER: dict[str, Callable[..., None]] = {
     "read": Leader.read,
     "send": Leader.send,
@@ -170,7 +166,7 @@ OF_LEADER: dict[str, Callable[..., None]] = {
     "end_write": Leader.end_write,
     "write": _write,
     "write_die": lambda leader: _write(leader, dies=True),
-    "kill": _kill,
+    "kill": Leader.die,
     "stop": lambda leader: leader.core.stop(),
     "silent": lambda leader: leader.find_silent(is_leaderless=False),
     "leaderless": lambda leader: leader.find_silent(is_leaderless=True),
@@ -220,6 +216,7 @@ def _stick(w: World, name: tuple[str, int]) -> None:
 
 
 def _repair(w: World) -> None:
+    w.disturbed.add("s")  # what it skipped is sent now, and so what follows it is repeated
     w.postgres.kinds.poison.clear()
     w.postgres.kinds.fault.clear()
 
@@ -248,6 +245,7 @@ def _pause(w: World, topic: str) -> None:
 
 
 def _ask(w: World, topic: str, count: int = 1) -> None:
+    w.disturbed.add(topic)  # a key that moves is not found where it was
     w.postgres.db.asked[topic] = count
     w.postgres.flush()
 

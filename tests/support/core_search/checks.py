@@ -140,6 +140,8 @@ def check(w: World) -> set[str]:
         first.setdefault(record.uid, place)
     states = {msg.uid: msg for msg in w.postgres.db.messages.values()}
     found |= _order(w, first, states)
+    if w.setting.is_sudden and w.setting.kinds[1] == 0 and not w.postgres.is_lossy:
+        found |= _stale(w)
     for uid in first:
         if uid in states and states[uid].state in ("DEAD", "SKIPPED"):
             found.add("DEAD, IN KAFKA")
@@ -168,6 +170,18 @@ def _order(w: World, first: dict[int, int], states: dict[int, Msg]) -> set[str]:
         if uid not in first and states[uid].state == "COMMITTED" and uid not in kinds.expiring:
             found.add("LOSS")
     return found
+
+
+def _stale(w: World) -> set[str]:
+    """What comes again comes in order, too: without a zombie the last record of a key is its newest message."""
+    last = {record.uid: place for place, record in enumerate(w.log)}
+    newest: dict[str | None, int] = {}
+    for uid, topic, key in w.postgres.order:
+        if uid in last and uid not in w.postgres.kinds.exempt and topic not in w.disturbed:
+            if last[uid] < newest.get(key, -1):
+                return {"STALE"}
+            newest[key] = last[uid]
+    return set()
 
 
 def check_step(w: World) -> None:

@@ -11,12 +11,14 @@ from outbox_relay.publisher.snapshot import Snapshot
 from tests.support.core_search.directed_bounds import BOUNDS
 from tests.support.core_search.directed_calls import core_of, give, row_of, sends, write_all
 from tests.support.core_search.directed_ends import ENDS
+from tests.support.core_search.directed_read_back import READ_BACK
 from tests.support.core_search.directed_streams import STREAMS
 from tests.support.core_search.directed_worlds import (
     Flags,
     a_new_server_is_not_clean,
     operators_wait_for_a_leader_of_a_new_server,
     what_is_announced_is_in_doubt_for_a_successor,
+    what_was_sent_again_hides_what_is_in_front_of_it,
 )
 from tests.support.core_search.schedules import SMALL
 
@@ -303,9 +305,11 @@ SCRIPTS: dict[str, Callable[[Any, Flags], bool]] = {
         what_is_announced_is_in_doubt_for_a_successor,
         operators_wait_for_a_leader_of_a_new_server,
         a_new_server_is_not_clean,
+        what_was_sent_again_hides_what_is_in_front_of_it,
         *STREAMS,
         *BOUNDS,
         *ENDS,
+        *READ_BACK,
     )
 }
 """Each returns whether a core is sound."""

@@ -73,3 +73,24 @@ def a_new_server_is_not_clean(made: Any, flags: Flags) -> bool:
     _act(w, ("promote",), ("pause", "b"), ("take",))
     _turns(w)
     return bool(w.postgres.db.waiting) and _refuses_dead(w)
+
+
+def what_was_sent_again_hides_what_is_in_front_of_it(made: Any, flags: Flags) -> bool:
+    """A leader sends 1 and 2 and dies. Its successor reads nothing back, sends 1 again, records that, and dies, too.
+
+    The third one finds 2 at its old place, in front of the recorded 1: it is sent again, or 1 would be the newest.
+    """
+    w = _world(made, flags)
+    w.postgres.begin_insert([Draft("b", "b1")])
+    _act(w, ("commit", 2, True))
+    for number, count in enumerate((2, 1, 1)):
+        w.setting.reads_back = "all" if number == 2 else ""
+        _act(w, ("take",), ("read", number), ("write", number), ("send", number))
+        leader = w.leaders[number]
+        for producer, wires in list(leader.wire.items()):
+            for _ in range(min(count, len(wires["b", 0]))):
+                leader.deliver(producer, ("b", 0), is_answered=True)
+        if number:
+            _act(w, ("write", number))
+        _act(w, ("kill", number))
+    return [record.uid for record in w.log] == [1, 2, 1, 2]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from outbox_relay.publisher.core.streams import Producer
 from outbox_relay.publisher.core.values import EXPIRED_SCOPE, THE_REST, Item, Page, Read, Row, Scope, Write
 from outbox_relay.publisher.snapshot import BEGINNING
 from tests.support.core_search.overtaking import overtakes
+from tests.support.core_search.pages import first_of, fits
+from tests.support.core_search.reading_back import ReadingBack
 from tests.support.core_search.signals import take_signals
 from tests.support.core_search.tables import DELAYED, Msg, Wait
 from tests.support.core_search.world import ALL, KEYS, Name
@@ -51,7 +53,7 @@ class Leader:
         self.epoch = db.epoch
         was_clean, db.is_clean = db.is_clean, False
         if not was_clean:
-            world.disturbed.add(ALL)
+            world.disturb()
         if db.place != world.postgres.server:
             was_clean &= "another server is taken for clean" in world.flags
             if "the floor is trusted" not in world.flags:
@@ -64,6 +66,7 @@ class Leader:
             self._doubt_announced()
         world.postgres.flush()
         self.core: Any = self._lead(was_clean=was_clean)
+        self.reading_back = ReadingBack(self, is_unclean=not was_clean)
 
     def _doubt_announced(self) -> None:
         """What a predecessor announced may be in Kafka."""
@@ -100,6 +103,13 @@ class Leader:
         """Return whether no other leader has taken over."""
         return self.epoch == self.w.postgres.db.epoch
 
+    def die(self) -> None:
+        """End without notice. What is on the wire may arrive all the same, where deaths are not sudden."""
+        self.is_alive = False
+        if self.w.setting.is_sudden:
+            self.wire.clear()
+        self.w.disturb(is_again=self.reading_back.is_unclean and not self.core.is_clean())
+
     def gives_back(self) -> bool:
         """Return whether the leadership ends in order now."""
         core = self.core
@@ -120,6 +130,7 @@ class Leader:
             return
         if sum(row.size for row in page.rows) > read.size and len(page.rows) > 1:
             self.w.faults.append("PAGE")
+        self.reading_back.of_page(page)
         self.core.add(page)
 
     def _row(self, msg: Msg, *, in_doubt: bool = False) -> Row:
@@ -147,10 +158,10 @@ class Leader:
             joined = topics if topic == THE_REST else {str(topic)}
             rows += postgres.found(joined, base, compare=False)
         heavy: list[Hashable] = []
-        while rows and not _fits(rows, read):
+        while rows and not fits(rows, read):
             if "one list for all topics" in self.w.flags:
                 rows.sort(key=lambda msg: msg.position)
-                rows = _first(rows, read)
+                rows = first_of(rows, read)
                 break
             if THE_REST in read.apart or len(read.apart) + len(heavy) >= self.w.setting.most_apart:
                 joins = (
@@ -188,7 +199,7 @@ class Leader:
                 listed.sort(key=lambda msg: msg.position)
             self.cursors[read.group] = listed
         cursor = self.cursors[read.group]
-        old = _first(cursor, read)
+        old = first_of(cursor, read)
         self.cursors[read.group] = cursor[len(old) :]
         fresh = [db.messages[msg.id] for msg in old]
         if "pages trust their list" not in self.w.flags:
@@ -209,7 +220,7 @@ class Leader:
         sent_to = db.holds.get(read.scope, -1)
         mine = sorted((wait.place, id_) for id_, wait in db.waiting.items() if wait.scope == read.scope)
         early = "read before announced" in self.w.flags
-        page = _first([db.messages[id_] for place, id_ in mine if place <= sent_to or early], read)
+        page = first_of([db.messages[id_] for place, id_ in mine if place <= sent_to or early], read)
         rows = tuple(self._row(msg, in_doubt=db.waiting[msg.id].in_doubt) for msg in page)
         return Page(read, rows, self.w.postgres.snapshot(), has_more=len(mine) > len(page))
 
@@ -260,8 +271,7 @@ class Leader:
             return
         self._apply(write)
         if dies:
-            self.is_alive = False
-            self.w.disturbed.add(ALL)
+            self.die()
         elif self.is_alive:
             self.core.written(write)
 
@@ -270,6 +280,8 @@ class Leader:
         db = postgres.db
         for item in write.published:
             db.publication.setdefault(item.row.position, self.epoch)
+            name = (item.row.topic, item.partition)
+            db.offsets[name] = max(item.offset, db.offsets.get(name, -1))
             db.waiting.pop(item.row.id, None)
         for claim in write.claims:
             db.waiting[claim.row.id] = Wait(claim.scope, claim.row.position, claim.in_doubt)
@@ -349,6 +361,7 @@ class Leader:
             self.clean[name[0]] += is_answered
         if name[1] < 0:
             w.faults.append("PARTITION")
+        item.offset = len(w.log)
         w.append(item, name)
         is_late = producer in self.dead and int(str(item.row.content)) % 2
         if is_answered and self.is_alive and (hears or is_late):
@@ -381,19 +394,3 @@ class Leader:
         """Return whether a message waits for its time."""
         wait = self.w.postgres.db.waiting.get(id_)
         return wait is not None and wait.scope == DELAYED
-
-
-def _size(rows: Sequence[Msg]) -> int:
-    return sum(msg.size for msg in rows)
-
-
-def _fits(rows: Sequence[Msg], read: Read) -> bool:
-    return len(rows) == 1 or (len(rows) <= read.rows and _size(rows) <= read.size)
-
-
-def _first(rows: Sequence[Msg], read: Read) -> list[Msg]:
-    """Return the first rows that fit a page, one at least."""
-    count = min(len(rows), read.rows)
-    while count > 1 and _size(rows[:count]) > read.size:
-        count -= 1
-    return list(rows[:count])

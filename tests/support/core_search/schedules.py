@@ -36,6 +36,8 @@ THEMES: dict[str, tuple[str, ...]] = {
     "crashes": ("crash", "write", "send", "deliver", "read"),
     "bystanders": ("insert", "commit", "read", "write"),
     "many": ("insert", "commit", "read", "write", "take"),
+    "sudden": ("kill", "write_die", "take", "deliver", "send"),
+    "gaps": ("kill", "take", "deliver", "send"),
     "crowds": ("insert", "commit", "deliver", "retry", "stick", "unstick", "silent"),
 }
 """Each schedule favours some actions."""
@@ -93,6 +95,13 @@ def setting_of(rng: random.Random, theme: str) -> Setting:
     elif theme == "bystanders":
         setting.budget.update(fault=0, take=1, server=0)
         setting.kinds = (1, 0, 0, 0, 0)
+    elif theme == "sudden":
+        setting.is_sudden, setting.reads_back = True, "all"
+        setting.kinds = rng.choice(((1, 0, 0, 0, 0), (20, 1, 1, 2, 1)))
+        setting.budget.update(fault=4, take=4, lag=0)
+    elif theme == "gaps":
+        setting.is_sudden, setting.reads_back = rng.random() < 0.7, "some"
+        setting.kinds = (20, 0, 1, 1, 1)
     setting.floods = {"floods": 8, "many": 8, "backlogs": 3}.get(theme, 1)
     setting.most_apart = 1 if theme == "many" else 9
     return setting

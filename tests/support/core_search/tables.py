@@ -46,6 +46,8 @@ class Tables:
     messages: dict[int, Msg] = field(default_factory=dict)
     publication: dict[int, int] = field(default_factory=dict)
     """Position, and the epoch that recorded it."""
+    offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The last recorded offset of each partition."""
     waiting: dict[int, Wait] = field(default_factory=dict)
     holds: dict[Scope, int] = field(default_factory=dict)
     """Scope, and the place up to which rows are announced."""
@@ -67,6 +69,7 @@ class Tables:
         """Return a copy that shares nothing that changes."""
         other = copy(self)
         other.messages, other.publication = dict(self.messages), dict(self.publication)
+        other.offsets = dict(self.offsets)
         other.waiting, other.holds = dict(self.waiting), dict(self.holds)
         other.topics, other.asked = dict(self.topics), dict(self.asked)
         return other

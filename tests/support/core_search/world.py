@@ -35,6 +35,10 @@ class Setting:
     most_apart: int = 9
     """Topics that a driver tells apart; with more of them the rest is one list."""
     is_asynchronous: bool = False
+    reads_back: str = ""
+    """What a leader in doubt reads of Kafka: nothing, `some` records, or `all`."""
+    is_sudden: bool = False
+    """Nothing arrives of a leader that died, and none is replaced that lives: there is no zombie."""
     budget: dict[str, int] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
 
@@ -74,6 +78,15 @@ class World:
         """Return the leader that took over last."""
         return self.leaders[-1] if self.leaders else None
 
+    def disturb(self, *, is_again: bool = False) -> None:
+        """Let messages be in Kafka twice, because a leader died, unless its successor reads back all that there is.
+
+        Args:
+            is_again: it had not settled what a former leader left. What it recorded of that hides the rest.
+        """
+        if is_again or not (self.setting.is_sudden and self.setting.reads_back == "all"):
+            self.disturbed.add(ALL)
+
     def append(self, item: Item, name: Name) -> None:
         """Let Kafka have a message, which PostgreSQL must never forget or have withdrawn."""
         uid = int(str(item.row.content))
@@ -99,5 +112,7 @@ class World:
             postgres.flush()
         if "sessions survive a crash" not in self.flags:
             for leader in self.leaders:
-                leader.is_alive, leader.travelling = False, None
-        self.disturbed.add(ALL)
+                leader.travelling = None
+                leader.die()
+        if kind != "crash":
+            self.disturbed.add(ALL)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from outbox_relay.publisher.core.holds import Holds
 from outbox_relay.publisher.core.memory import Memory
+from outbox_relay.publisher.core.read_back import ReadBack
 from outbox_relay.publisher.core.sources import Sources
 from outbox_relay.publisher.core.streams import Producer, Streams
 from outbox_relay.publisher.core.topics import TopicCounts
@@ -59,6 +60,7 @@ class Core:
         self.holds = Holds(holds, self.topics, limits)
         self.streams = Streams(limits)
         self.memory = Memory(limits, group_of)
+        self.read_back = ReadBack(limits.doubted)
         self._group_of = group_of
         self.is_stopping = False
         self._is_unclean = is_unclean
@@ -159,7 +161,9 @@ class Core:
             item = Item(row, self._numbered, partition, in_doubt or row.in_doubt, taken_from)
             has_failed = taken_from is not None and holds.take_out(taken_from, row)
             scope = holds.scope_of(row, partition, taken_from)
-            if row.is_expired:
+            if item.in_doubt and scope is None and self.read_back.take(item):
+                self.streams.published.append(item)
+            elif row.is_expired:
                 holds.claim(item, EXPIRED_SCOPE)
             elif scope is not None:
                 holds.claim(item, scope)

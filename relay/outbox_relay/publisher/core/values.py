@@ -192,6 +192,7 @@ class Limits:
         largest: the size of the largest possible row, in bytes.
         window: unacknowledged messages of one partition.
         probation: messages of a topic that are sent one at a time after Kafka refused one of it.
+        doubted: keys with messages in doubt of partitions that were read back; with more of them all are sent again.
         holds: held keys and messages of one topic; more of them hold the topic.
         announced: holds that one write announces.
         apart: catch-ups that groups get because they fill their share of the memory.
@@ -206,6 +207,7 @@ class Limits:
     largest: int = 2 << 20
     window: int = 5000
     probation: int = 200
+    doubted: int = 100_000
     holds: int = 10_000
     announced: int = 100
     apart: int = 200

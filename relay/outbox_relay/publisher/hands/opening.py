@@ -16,6 +16,7 @@ from outbox_relay.publisher.finder import Finder
 from outbox_relay.publisher.hands.gates import Gates
 from outbox_relay.publisher.hands.hold_rows import STATEMENTS as HOLD_STATEMENTS
 from outbox_relay.publisher.hands.hold_rows import HoldRows
+from outbox_relay.publisher.hands.read_back import ReadBack
 from outbox_relay.publisher.hands.reads import Reads
 from outbox_relay.publisher.hands.rows import Rows
 from outbox_relay.publisher.hands.silence import Silence
@@ -139,5 +140,6 @@ class Hands:
             counts=self.counts,
             spans=Spans(self.begin_span),
             room=self.room,
+            read_back=ReadBack(self.conn, self.lease, self.settings),
             doubted=doubted,
         )
