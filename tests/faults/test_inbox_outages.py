@@ -22,8 +22,8 @@ from tests.support.servers import MakeDatabase, MakeTopic
 SETTLES_S = 12.0
 """Until the pauses between attempts are long."""
 WATCHED_S = 10.0
-MOST_CPU = 0.02
-"""Of one core. It takes 0.3 to 0.7 % on two busy cores; the rest is for slower ones."""
+MOST_CPU = 4.0
+"""Times what the same consumer takes with nothing to do. It takes 0.5 times without PostgreSQL, 1.6 without Kafka."""
 MOST_LINES = 20
 
 
@@ -31,6 +31,13 @@ def cpu_seconds(pid: int) -> float:
     """The CPU time that the threads of a process have used, to the nanosecond."""
     times = [task.read_text(encoding="ascii") for task in Path(f"/proc/{pid}/task").glob("*/schedstat")]
     return sum(int(each.split()[0]) for each in times) / 1e9
+
+
+def share_while_it_lives(consumer: ConsumerProcess) -> float:
+    """Watch a consumer for a while; return which share of a core it uses."""
+    used, began = cpu_seconds(consumer.process.pid), time.monotonic()
+    lives_for(consumer, WATCHED_S)
+    return (cpu_seconds(consumer.process.pid) - used) / (time.monotonic() - began)
 
 
 def lives_for(consumer: ConsumerProcess, seconds: float) -> None:
@@ -53,12 +60,11 @@ def test_a_consumer_waits_quietly_while_a_server_is_away(
         with ConsumerProcess(stage, topic, "a") as consumer:
             stage.wait_applied(40)
             stage.close()
+            idle = share_while_it_lives(consumer)
             lines = len(consumer.lines)
             stop()
             lives_for(consumer, SETTLES_S)
-            used, began = cpu_seconds(consumer.process.pid), time.monotonic()
-            lives_for(consumer, WATCHED_S)
-            share = (cpu_seconds(consumer.process.pid) - used) / (time.monotonic() - began)
+            share = share_while_it_lives(consumer)
             written = len(consumer.lines) - lines
             start()
             again = InboxStage(dsn, private_stack.bootstrap_servers, group=stage.group)
@@ -68,5 +74,5 @@ def test_a_consumer_waits_quietly_while_a_server_is_away(
             consumer.stop()
         assert stage.by_key() == {f"k{key}": [*range(key, 80, 10)] for key in range(10)}
         assert stage.count("outbox.inbox_parked") == 0, "no attempt was counted"
-        assert share < MOST_CPU, f"{share:.1%} of a core while {away} was away"
+        assert share < MOST_CPU * idle, f"{share:.1%} of a core while {away} was away, {idle:.1%} before"
         assert written < MOST_LINES, f"{written} lines of log:\n{consumer.output()}"

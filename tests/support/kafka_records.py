@@ -8,12 +8,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from tests.support.waiting import wait_until
 
 LIMIT = 15.0
 """Seconds for the broker to answer."""
+PASSING = (
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+)
+"""What a broker that was restarted or stood still replies for a moment."""
+T = TypeVar("T")
 
 
 class Record(NamedTuple):
@@ -61,16 +72,12 @@ class TopicReader:
                 "log_level": 0,
             }
         )
-        known = self._consumer.list_topics(topic, timeout=LIMIT).topics[topic]
-        self._next = dict.fromkeys(sorted(known.partitions), 0)
+        self._next = dict.fromkeys(wait_until(self._partitions, f"{topic} is known"), 0)
         self._consumer.assign([TopicPartition(topic, number, 0) for number in self._next])
 
     def read(self) -> list[Record]:
         """Read up to what the broker has now; return all records read so far."""
-        ends = {
-            number: self._consumer.get_watermark_offsets(TopicPartition(self.topic, number), timeout=LIMIT)[1]
-            for number in self._next
-        }
+        ends = wait_until(self._ends, f"the ends of {self.topic} are known")
         while any(self._next[number] < end for number, end in ends.items()):
             message = self._consumer.poll(LIMIT)
             assert message is not None, f"the broker stopped delivering at {self._next} of {ends}"
@@ -83,9 +90,35 @@ class TopicReader:
             self._next[record.partition] = record.offset + 1
         return self.records
 
+    def _partitions(self) -> list[int]:
+        """Return the partitions; none while a broker that has just come back knows no topic."""
+        try:
+            known = self._consumer.list_topics(self.topic, timeout=LIMIT).topics[self.topic]
+        except KafkaException as error:
+            return _none_yet(error, [])
+        return sorted(known.partitions)
+
+    def _ends(self) -> dict[int, int]:
+        """Return the end of each partition; none while a broker that has just come back leads none."""
+        try:
+            return {
+                number: self._consumer.get_watermark_offsets(
+                    TopicPartition(self.topic, number), timeout=LIMIT
+                )[1]
+                for number in self._next
+            }
+        except KafkaException as error:
+            return _none_yet(error, {})
+
     def close(self) -> None:
         """Leave the broker."""
         self._consumer.close()
+
+
+def _none_yet(error: KafkaException, none: T) -> T:
+    if error.args[0].code() not in PASSING:
+        raise error
+    return none
 
 
 def _record(message: Message) -> Record:
