@@ -30,6 +30,7 @@ from outbox_relay.operations.consumer_reset import require_empty
 from outbox_relay.operations.messages import Row
 from outbox_relay.publisher.kafka import readable
 from outbox_relay.text.errors import OperatorError
+from outbox_relay.text.waiting import announced
 
 AT_A_TIME = 10_000
 _GONE = frozenset({KafkaError.GROUP_ID_NOT_FOUND})
@@ -60,7 +61,8 @@ def delete(conn: psycopg.Connection[Any], kafka: KafkaOffsets | None, group: str
         OperatorError: A member runs, or Kafka has one, or a message of the group is locked.
     """
     if kafka is not None:
-        require_empty(kafka, group)
+        with announced(f"Kafka at {kafka.bootstrap_servers}"):
+            require_empty(kafka, group)
     try:
         with consumers.acting(conn):
             conn.execute(consumers.STATEMENTS["delete_group"], {"group": group, "reason": reason})

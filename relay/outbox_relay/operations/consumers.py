@@ -92,7 +92,10 @@ def resume(conn: psycopg.Connection[Any], group: str, topic: str | None) -> bool
     """
     find(conn, group)
     with acting(conn):
-        return resume_group(conn, group, topic=topic)
+        was_paused = resume_group(conn, group, topic=topic)
+    if not was_paused:
+        _require_topic(conn, group, topic)
+    return was_paused
 
 
 def what_is_deleted(conn: psycopg.Connection[Any], group: str) -> Row | None:

@@ -47,6 +47,11 @@ UNKNOWN = {
     "dlq summary --group": ["dlq", "summary", "--group", WRONG_GROUP],
     "consumers show": ["consumers", "show", WRONG_GROUP],
     "consumers unbind": ["consumers", "unbind", WRONG_GROUP],
+    "consumers pause": ["consumers", "pause", WRONG_GROUP, "--reason", "r"],
+    "consumers pause --topic": ["consumers", "pause", GROUP, "--topic", WRONG_TOPIC, "--reason", "r"],
+    "consumers resume": ["consumers", "resume", WRONG_GROUP],
+    "consumers resume --topic": ["consumers", "resume", GROUP, "--topic", WRONG_TOPIC],
+    "consumers delete": ["consumers", "delete", WRONG_GROUP, "--reason", "r", "--yes"],
     "consumers reset": ["consumers", "reset", WRONG_GROUP, TOPIC, "--to", "last"],
     "consumers reset TOPIC": ["consumers", "reset", GROUP, WRONG_TOPIC, "--to", "last"],
     "consumers replay": ["consumers", "replay", WRONG_GROUP, "--topic", TOPIC, "--key", "k"],
@@ -111,7 +116,9 @@ def world(database: str, conn: Connection, bootstrap_servers: str) -> dict[str, 
     conn.execute("UPDATE outbox.topic SET partitions = 2 WHERE name = %s", [TOPIC])
     insert(conn, TOPIC, "k", "b", state="UNKNOWN", producer_group=GROUP)
     conn.execute(
-        "INSERT INTO outbox.consumer_group (name, orderly, subscription) VALUES (%s, false, '{}')", [GROUP]
+        "INSERT INTO outbox.consumer_group (name, orderly, subscription)"
+        " VALUES (%s, false, pg_catalog.jsonb_build_object(%s::text, '*'))",
+        [GROUP, TOPIC],
     )
     return servers
 

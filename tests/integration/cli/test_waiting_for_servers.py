@@ -24,6 +24,7 @@ WORDS = {
     "failover scan": ["--since", "1h"],
     "consumers ls": [],
     "consumers show": ["points"],
+    "consumers delete": ["points", "--reason", "r", "--yes"],
     "consumers reset": ["points", "orders", "--to", "last"],
     "inbox ls": [],
     "inbox drop": [],

@@ -115,6 +115,8 @@ def test_an_error_of_the_relay_itself_is_named_and_waited_out_without_a_crash(
     monkeypatch.setattr(loop, "check_offsets", breaks)
     with connect(database) as conn, RelayThread(database, bootstrap_servers) as relay:
         insert(conn, topic, "k", "k:1")
+        wait_until(lambda: relay.find("delivery failed"), "the first one failed")
+        insert(conn, topic, "k", "k:2")  # k:1 is read back the next time
         wait_published(conn)
         first, second = relay.find("delivery failed")
         assert "internal error in breaks" in first["text"]
@@ -122,7 +124,7 @@ def test_an_error_of_the_relay_itself_is_named_and_waited_out_without_a_crash(
         assert "KeyError" in second["text"]
         assert second["next_try_in_s"] > first["next_try_in_s"], "the pause grows"
     assert relay.error is None
-    assert {record.value for record in read_topic(bootstrap_servers, topic)} == {b"k:1"}
+    assert {record.value for record in read_topic(bootstrap_servers, topic)} == {b"k:1", b"k:2"}
 
 
 def test_offsets_that_do_not_ascend_are_an_error_of_the_relay() -> None:
