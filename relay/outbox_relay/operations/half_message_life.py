@@ -50,6 +50,11 @@ def read(conn: psycopg.Connection[Any], identity: tuple[int | None, uuid.UUID | 
     if life is None:
         raise OperatorError(f"message {half['message_id']} has just been dropped with its partition")
     require_half(half, life.events)
+    return around(conn, half, life)
+
+
+def around(conn: psycopg.Connection[Any], half: Row, life: Life) -> HalfMessageLife:
+    """Read what is around a half message whose life is known: its group, what is wrong, who holds it."""
     return HalfMessageLife(
         half=half,
         life=life,

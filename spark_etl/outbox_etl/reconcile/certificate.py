@@ -153,13 +153,8 @@ def _certificate(row: dict[str, Any]) -> Certificate:
         sums, ends, doubled = stored["sums"], stored["kafka"], int(stored.get("doubled", 0))
         revoked, evidence = str(stored.get("revoked", "")), dict(stored.get("evidence", {}))
     except (ValueError, KeyError, TypeError):
-        sums, ends, doubled, revoked, evidence = (
-            {},
-            {},
-            0,
-            "",
-            {},
-        )  # of something else: Kafka is read from its beginning
+        # Of something else: Kafka is read from its beginning.
+        sums, ends, doubled, revoked, evidence = {}, {}, 0, "", {}
     return Certificate(
         lo=row["lo"],
         hi=row["hi"],

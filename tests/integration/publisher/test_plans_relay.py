@@ -56,6 +56,15 @@ def early(
     return prepared
 
 
+def fill_and_record(conn: Connection) -> None:
+    """Commit rows, and record all of them as published in batches of fifty."""
+    fill(conn)
+    own_lanes(conn, EPOCH)
+    done, seen = positions(conn), snapshot(conn)
+    for batch in range(0, len(done), 50):
+        record(conn, done[batch : batch + 50], epoch=EPOCH, batch=batch // 50, seen=seen)
+
+
 def fill(conn: Connection) -> None:
     """Commit rows into all partitions but the last, in transactions of a hundred."""
     for number in range(COUNT - 1):
@@ -120,11 +129,7 @@ def test_noting_partition_counts_reads_the_named_topics_only(conn: Connection) -
 def test_progress_is_read_from_the_last_publications_however_many_there_are(conn: Connection) -> None:
     types, values = {"system_identifier": "bigint"}, {"system_identifier": 1}
     watched = early(conn, LANES["progress"], types, values)
-    fill(conn)
-    own_lanes(conn, EPOCH)
-    done, seen = positions(conn), snapshot(conn)
-    for batch in range(0, len(done), 50):
-        record(conn, done[batch : batch + 50], epoch=EPOCH, batch=batch // 50, seen=seen)
+    fill_and_record(conn)
     plan = watched.explain(values)
     assert plan["Actual Rows"] == len(ALL_LANES)
     no_table_is_read_through(plan)
@@ -136,11 +141,7 @@ def test_the_last_recorded_offsets_are_read_from_the_newest_publications(conn: C
     types = {"epoch": "bigint", "publications": "bigint", "messages": "bigint", "topics": "text[]"}
     values = {"epoch": EPOCH + 1, "publications": 3, "messages": 120, "topics": ["t"]}
     watched = early(conn, READ_BACK["recorded"], types, values)
-    fill(conn)
-    own_lanes(conn, EPOCH)
-    done, seen = positions(conn), snapshot(conn)
-    for batch in range(0, len(done), 50):
-        record(conn, done[batch : batch + 50], epoch=EPOCH, batch=batch // 50, seen=seen)
+    fill_and_record(conn)
     plan = watched.explain(values)
     no_table_is_read_through(plan)
     assert rows_read(plan, "publication_p") <= COUNT + 3

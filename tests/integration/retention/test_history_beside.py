@@ -82,12 +82,6 @@ class Watch:
 
 
 @pytest.fixture
-def database(private_database: str) -> str:
-    """On servers of this process: a transaction that runs anywhere in a server keeps a range from being closed."""
-    return private_database
-
-
-@pytest.fixture
 def history(database: str) -> Iterator[History]:
     with closing(History(database)) as history:
         yield history

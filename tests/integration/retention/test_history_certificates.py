@@ -26,12 +26,6 @@ BOUNDS = """
 
 
 @pytest.fixture
-def database(private_database: str) -> str:
-    """On servers of this process: a transaction that runs anywhere in a server keeps a range from being closed."""
-    return private_database
-
-
-@pytest.fixture
 def history(database: str) -> Iterator[History]:
     """One full range of ids, published."""
     history = History(database)

@@ -21,8 +21,8 @@ NEVER = DelaySchedule.of([])
 
 
 @pytest.fixture
-def history(private_database: str) -> Iterator[History]:
-    with closing(History(private_database)) as history:
+def history(database: str) -> Iterator[History]:
+    with closing(History(database)) as history:
         history.conn.execute("UPDATE outbox.lane SET owner = NULL, epoch = 0, system_identifier = NULL")
         history.conn.execute("DELETE FROM outbox.lease")
         yield history

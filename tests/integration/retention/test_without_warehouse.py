@@ -32,12 +32,6 @@ GONE, ALL = ["gone"] * 3, ["attached"] * 3
 
 
 @pytest.fixture
-def database(private_database: str) -> str:
-    """On servers of this process: a transaction that runs anywhere in a server keeps a range from being closed."""
-    return private_database
-
-
-@pytest.fixture
 def history(database: str) -> Iterator[History]:
     """Lanes that relays may take, and no message yet."""
     with closing(History(database)) as history:

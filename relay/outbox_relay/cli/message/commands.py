@@ -178,7 +178,8 @@ def show(*, identity: str, body: bool, page_file: Path | None, dsn: str, as_json
         consumed = consumers.of_message(conn, life.message)
         steps = story.future(life, consumed)
         if life.message["status"] in half_messages.STATES:
-            steps += story.undecided(half_message_life.read(conn, (life.message["id"], None)))
+            half = half_messages.get(conn, (life.message["id"], None))
+            steps += story.undecided(half_message_life.around(conn, half, life))
     if page_file is not None:
         place = connections.place(dsn)
         page_file.write_text(page.page(life, consumed, steps, place), encoding="utf-8")
