@@ -5,7 +5,6 @@ Nothing is lost, invented or out of order; the lanes of the one that died or sle
 
 from __future__ import annotations
 
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -109,7 +108,7 @@ def hand_over(servers: str, database: str, topic: str, step: str, when: str) -> 
                 wait_until(lambda: has_all(conn, other), f"the other has all lanes, {when} {step}")
                 struck.go_on()
             else:
-                assert struck.wait(60) == -signal.SIGKILL, struck.output()
+                struck.wait_until_it_kills_itself()
                 wait_until(lambda: has_all(conn, other), f"the other has all lanes, {when} {step}")
         wait_all_published(conn)
         for relay in (struck, other):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -73,7 +72,7 @@ def die_and_recover(servers: str, database: str, topic: str, step: str, number: 
         for when in ("before", "after"):
             entry = (ENTRY, step, when, str(number))
             with RelayProcess(database, servers, *OPTIONS, entry=entry) as relay:
-                assert relay.wait(60) == -signal.SIGKILL, relay.output()
+                relay.wait_until_it_kills_itself()
     with connect(database) as conn, RelayProcess(database, servers, *OPTIONS) as relay:
         wait_published(conn)
         waiting = "SELECT count(*) FROM outbox.waiting"

@@ -6,7 +6,6 @@ messages of the paused one fail by themselves, and are repaired in the end.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -118,7 +117,7 @@ def disturb(servers: str, dsn: str, topics: list[str], strike: tuple[str, str, i
                 wait_until(lambda: load.sent > seen + 200, "it publishes for a while")
                 struck.go_on()
             else:
-                assert struck.wait(90) == -signal.SIGKILL, struck.output()
+                struck.wait_until_it_kills_itself(90)
             seen = load.sent
             wait_until(lambda: load.sent > seen + 200, "it publishes for a while")
         finish(conn, load, [struck, other])

@@ -6,7 +6,6 @@ without the wait it reads newer messages in the new partitions while older ones 
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import tempfile
@@ -129,7 +128,7 @@ def move(servers: str, database: str, topic: str, strike: tuple[str, ...]) -> st
                     wait_until(lambda: has_all(conn, other), "the other one has all lanes")
                     struck.go_on()
                 elif strike:
-                    assert struck.wait(60) == -signal.SIGKILL, struck.output()
+                    struck.wait_until_it_kills_itself()
                 wait_for_more(conn, 200)
         wait_until(lambda: conn.execute(WAITING).fetchone() is None, "what was held is published")
         wait_published(conn)

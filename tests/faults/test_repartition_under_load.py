@@ -7,7 +7,6 @@ that has moved does not go back.
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -143,7 +142,7 @@ def move_under_load(servers: str, database: str, topic: str, strike: tuple[str, 
                 wait_until_published(conn, load.committed[-1])
                 struck.go_on()
             elif strike is not None:
-                assert struck.wait(60) == -signal.SIGKILL, struck.output()
+                struck.wait_until_it_kills_itself()
             if strike is None:  # else the other one takes the lanes, and begins with the new count
                 struck.wait_for(MOVES, topic=topic, before=BEFORE, partitions=AFTER)
             wait_for_more(conn, 3 * KEYS)

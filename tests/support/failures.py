@@ -14,14 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.waiting import WaitTimeoutError
+from tests.support.waiting import StageTimeoutError, WaitTimeoutError
 
 FILE = "OUTBOX_FAILURES"
 ORDER = "OUTBOX_ORDER"
 WAIT = "wait"
 OTHER = "other"
 VERDICTS = "tests/faults/"
-"""What a test of faults waits for in vain is a message that was lost, a relay that does not take over: its verdict."""
+"""What a test of faults waits for in vain is a message that was lost, a relay that does not take over: its verdict,
+unless the fault itself did not come about."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -30,8 +31,10 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Mark the report of a test whose wait ran out: this very error, not one that was raised from it."""
     report = yield
-    if call.excinfo is not None and call.excinfo.type is WaitTimeoutError:
-        report.user_properties.append((WAIT, str(call.excinfo.value)))
+    error = call.excinfo.value if call.excinfo is not None else None
+    stage = type(error) is StageTimeoutError
+    if stage or (type(error) is WaitTimeoutError and not item.nodeid.startswith(VERDICTS)):
+        report.user_properties.append((WAIT, str(error)))
     return report
 
 
@@ -46,7 +49,7 @@ def failures(reports: list[pytest.TestReport | pytest.CollectReport]) -> dict[st
     found: dict[str, str] = {}
     for report in reports:
         waited = any(name == WAIT for name, _ in getattr(report, "user_properties", ()))
-        verdict = WAIT if waited and not report.nodeid.startswith(VERDICTS) else OTHER
+        verdict = WAIT if waited else OTHER
         if report.when == "teardown" or found.get(report.nodeid) == OTHER:
             verdict = OTHER
         found[report.nodeid] = verdict

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.support.pausing import pause
-from tests.support.waiting import wait_until
+from tests.support.waiting import StageTimeoutError, wait_until
 
 ENTRY = Path(__file__).with_name("relay_entry.py")
 Event = dict[str, Any]
@@ -123,6 +123,19 @@ class RelayProcess:
         if self.process.stderr is not None:
             self.process.stderr.close()
         return code
+
+    def wait_until_it_kills_itself(self, seconds: float = 60.0) -> None:
+        """Wait for the end that `dying_relay.py` was told to make.
+
+        Raises:
+            StageTimeoutError: it did not come to that step.
+        """
+        try:
+            code = self.wait(seconds)
+        except subprocess.TimeoutExpired:
+            message = f"it lives on after {seconds:g} s:\n{self.output()}"
+            raise StageTimeoutError(message) from None
+        assert code == -signal.SIGKILL, f"the relay ended with {code}:\n{self.output()}"
 
     def stop(self, seconds: float = 60.0) -> None:
         """Stop it as an operator would, and insist on a clean end."""

@@ -2,8 +2,9 @@
 
     python -m tests.support.second_try make test
 
-A wait of `wait_until` that runs out on a machine that others keep busy says little; whatever else fails, and any wait
-of a fault test, is a failure at once. So is a run that ended without stating what failed.
+A wait of `wait_until` that runs out on a machine that others keep busy says little; whatever else fails is a failure
+at once: any wait of a fault test, too, but the one for the fault itself, and a run that ended without stating what
+failed.
 """
 
 from __future__ import annotations

@@ -14,6 +14,10 @@ class WaitTimeoutError(AssertionError):
     """What a test waited for did not come true in time; the one failure that may be the machine's."""
 
 
+class StageTimeoutError(WaitTimeoutError):
+    """A fault did not come about: nothing was seen of what the product does about it."""
+
+
 def wait_until(condition: Callable[[], T | None], what: str, *, seconds: float = 120.0) -> T:
     """Ask again and again until the answer is true, and return it.
 

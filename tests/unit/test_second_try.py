@@ -33,6 +33,8 @@ def test_from():
     except AssertionError as error:
         raise AssertionError("lost") from error
 """
+STAGE = """if not before:
+        raise StageTimeoutError("it lives on")"""
 CASES = {
     "a wait that is true the second time": (PASSES_LATER, 0, 1),
     "a wait that is never true": ("def test_never():\n    wait_until(lambda: 0, 'x', seconds=0.01)", 1, 1),
@@ -57,7 +59,9 @@ def project(folder: Path, text: str, name: str = "test_it.py") -> Path:
     (folder / "conftest.py").write_text('pytest_plugins = ("tests.support.failures",)\n')
     file = folder / name
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f"import pathlib\nimport pytest\nfrom tests.support.waiting import wait_until\n{text}\n")
+    file.write_text(
+        f"import pathlib\nimport pytest\nfrom tests.support.waiting import StageTimeoutError, wait_until\n{text}\n"
+    )
     return folder
 
 
@@ -82,6 +86,20 @@ def test_the_second_run_is_named_in_the_last_lines(tmp_path: Path) -> None:
     last = run(project(tmp_path, PASSES_LATER), *command).stdout.splitlines()[-6:]
     assert any("test_it.py::test_late PASSED" in line for line in last), last
     assert "1 passed" in last[-1]
+
+
+def test_a_fault_that_did_not_come_about_is_tried_once_more(tmp_path: Path) -> None:
+    text = PASSES_LATER.replace('wait_until(lambda: before, "it ran before", seconds=0.01)', STAGE)
+    folder = project(tmp_path, text, "tests/faults/test_it.py")
+    result = run(folder, "tests.support.second_try", sys.executable, "-m", "pytest", "-q")
+    assert (result.returncode, result.stdout.count("once more")) == (0, 1), result.stdout
+
+
+def test_a_test_that_xdist_ran_in_a_group_is_found_again(tmp_path: Path) -> None:
+    text = PASSES_LATER.replace("def ", "@pytest.mark.xdist_group('one at a time')\ndef ", 1)
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-n", "1", "--dist", "loadgroup")
+    result = run(project(tmp_path, text), "tests.support.second_try", *command)
+    assert (result.returncode, result.stdout.count("once more")) == (0, 1), result.stdout + result.stderr
 
 
 def test_a_wait_of_a_fault_test_is_its_verdict(tmp_path: Path) -> None:
