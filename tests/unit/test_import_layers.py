@@ -135,6 +135,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "outbox.backoff": (),
     "outbox.errors": (),
     "outbox.extras": (),
+    "outbox.outside_calls": (
+        "outbox.calls",
+        "outbox.checking",
+        "outbox.durations",
+        "outbox.errors",
+        "outbox.message",
+        "outbox.records",
+    ),
     "outbox.opentelemetry": (
         "outbox.errors",
         "outbox.extras",
