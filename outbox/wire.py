@@ -54,7 +54,7 @@ Header = tuple[str, str | bytes | None]
 
 
 def row_id_of(message_id: UUID) -> int | None:
-    """Return the row's id, which ids of the outbox carry (docs/adr/0002); None: an application chose the id."""
+    """Return the row's id, which ids of the outbox carry (docs/adr/0003); None: an application chose the id."""
     return int.from_bytes(message_id.bytes[:6], "big") if message_id.bytes[6] >> 4 == 8 else None
 
 

@@ -138,7 +138,7 @@ def _current(caller: Runner) -> str | None:
 
 
 def _is_done(caller: Runner, current: str | None, goal: str) -> bool:
-    """Return whether nothing is left to do: the schema is newer than the goal, and works with this package (ADR 126).
+    """Return whether nothing is left to do: the schema is newer than the goal, and works with this package (ADR 22).
 
     Raises:
         UnknownRevisionError: this package does not know the schema's revision, and that does not work with it.

@@ -1,6 +1,6 @@
 """Settling what was answered, and ending half messages whose checks or age are used up.
 
-The rule of the end (docs/adr/0043): a group's policy follows a reply, and nothing else. An age that is reached is a
+The rule of the end (docs/adr/0006): a group's policy follows a reply, and nothing else. An age that is reached is a
 reason to ask once more, not a decision:
 
 - all `max_checks` are used up, and the last of them got UNKNOWN: the policy;

@@ -1,7 +1,7 @@
 """Whether Kafka still knows a member in its group, and when its client is replaced, as logic without I/O.
 
-A client may lose all its brokers for good, in ways that differ and of which it reports some only (decision 91). So what
-counts is the state that matters: the group's coordinator is heard of, by an assignment, even an empty one, or
+A client may lose all its brokers for good, in ways that differ and of which it reports some only (docs/adr/0019). So
+what counts is the state that matters: the group's coordinator is heard of, by an assignment, even an empty one, or
 because it has stored offsets. After too long a silence a client that is made for the question asks Kafka whether it
 knows the member. A member that it does not know gets another client; so a member that has nothing to do keeps its own.
 """

@@ -120,7 +120,7 @@ class OpeningThread(threading.Thread):
 
 
 def _new_admin(settings: ConsumerSettings, quiet: QuietLog) -> AdminClient:
-    """Make a client for one question: one that is kept may lose its brokers (decision 91)."""
+    """Make a client for one question: one that is kept may lose its brokers (docs/adr/0019)."""
     config = {name: value for name, value in settings.kafka.items() if name.startswith(_CONNECTING)}
     return AdminClient(config, logger=quiet)
 

@@ -176,7 +176,7 @@ def as_copy(delivery: Delivery) -> Delivery:
     """Return a message under an id of its own, because its headers state the id of another record.
 
     Kafka Streams, Kafka Connect and others copy headers, so several records have the headers of one message. The new id
-    is made from the old one, the name of the topic and the content: a redelivery gets the same one. See docs/adr/0143.
+    is made from the old one, the name of the topic and the content: a redelivery gets the same one. See docs/adr/0016.
     """
     message = delivery.message
     name = f"{message.message_id}/{message.topic}/{delivery.digest.hex()}"

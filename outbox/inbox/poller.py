@@ -140,7 +140,7 @@ class Poller:
             self._replace_client()
 
     def _replace_client(self) -> None:
-        """Replace a client that Kafka does not know any more; see decision 91. Partitions that it has are lost."""
+        """Replace a client that Kafka does not know any more; see docs/adr/0019. Partitions that it has are lost."""
         try:
             new = self._client()
         except KafkaException as refusal:  # such as a file of certificates that is being replaced

@@ -2,7 +2,7 @@
 
 The server's lock table is shared by all databases of the cluster and holds some ten thousand entries. A transaction
 that filled it would let others fail with "out of shared memory", whatever they do. Why a limit, and neither fewer
-locks nor coarser ones: docs/adr/0038.
+locks nor coarser ones: docs/adr/0005.
 """
 
 from __future__ import annotations

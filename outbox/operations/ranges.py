@@ -3,7 +3,7 @@
 A kept plan of a statement with nothing but `id = $1` has all partitions of `outbox.message`, and each execution locks
 and opens every one of them: with 24 partitions a decision cost two and a half times what it cost with three. A range of
 literal ids around the message leaves its partition, or two, and is true of the message wherever partitions begin.
-See docs/adr/0131-a-decision-names-a-range-of-ids.md.
+See docs/adr/0006-a-half-message-is-decided-once.md.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _SQL = load_rows("send.sql")
 _SEND, _SEND_WITH_ID, _SEND_ORDERED = _SQL["send"], _SQL["send_with_message_id"], _SQL["send_ordered"]
 
 CHUNK_MESSAGES = 1000
-"""Messages per statement of `send_many`: larger ones are not faster (docs/adr/0010)."""
+"""Messages per statement of `send_many`: larger ones are not faster (docs/adr/0005)."""
 CHUNK_BYTES = 4 * 1024 * 1024
 """Bytes of bodies per statement of `send_many`, which bounds the memory that one takes."""
 

@@ -43,17 +43,12 @@ SQL_TEXT = re.compile(r"--[^\n]*|'(?P<text>(?:[^'\\]|\\.|'')*)'")
 ARGUMENT = re.compile(r"^ *\w+:", re.MULTILINE)
 """An argument in a docstring, whose name is code."""
 PACKAGES = ["outbox", "relay/outbox_relay", "local/outbox_local", "spark_etl/outbox_etl"]
-OLD_DECISIONS = 50
-"""Decisions up to this number were written before these rules."""
 
 
 def pages() -> Iterator[Path]:
-    """Every page for users and contributors; no old decision."""
+    """Every page for users and contributors."""
     yield from (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"))
-    for path in sorted((ROOT / "docs").rglob("*.md")):
-        old = path.parent.name == "adr" and (path.name == "README.md" or int(path.name[:4]) <= OLD_DECISIONS)
-        if not old:
-            yield path
+    yield from sorted((ROOT / "docs").rglob("*.md"))
 
 
 def refused(text: str) -> Iterator[tuple[int, str, str]]:

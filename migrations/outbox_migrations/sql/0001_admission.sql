@@ -6,7 +6,7 @@
 -- schema's owner may. Grant the role outbox_trusted_producer to applications that send with the Python library only.
 CREATE FUNCTION outbox.trusts_stated_lanes() RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN true;
 COMMENT ON FUNCTION outbox.trusts_stated_lanes() IS
-    'Roles that may execute this insert rows with a stated lane unchecked; see docs/adr/0039.';
+    'Roles that may execute this insert rows with a stated lane unchecked; see docs/adr/0004.';
 
 -- Bytes of a variable-length integer in a Kafka record: seven bits each, the first of them for the sign.
 CREATE FUNCTION outbox.varint_size(number bigint) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE

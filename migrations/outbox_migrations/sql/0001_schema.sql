@@ -167,7 +167,7 @@ CREATE TABLE outbox.publication (
     lo            bigint      NOT NULL,
     hi            bigint      NOT NULL,
     -- Progress of these lanes: all that is visible in "snapshot" is published; while "after" is set, what was not visible
-    -- in "base" only up to that position (a backlog). Beyond it some is, too, where it "is_partial". See docs/adr/0071.
+    -- in "base" only up to that position (a backlog). Beyond it some is, too, where it "is_partial". See docs/adr/0007.
     lanes         smallint[]  NOT NULL,
     base          pg_snapshot,
     snapshot      pg_snapshot NOT NULL,
@@ -211,7 +211,7 @@ COMMENT ON COLUMN outbox.event.id IS 'the message''s id, so that its events shar
 
 -- Beside the messages ---------------------------------------------------------------------------------------
 
--- Committed, but not publishable now: delayed, expired (see docs/adr/0096), failed (it cannot be published), or held behind a failed message of the same
+-- Committed, but not publishable now: delayed, expired (see docs/adr/0011), failed (it cannot be published), or held behind a failed message of the same
 -- order key (see 0001_parked_keys.sql). The finder and the sweep leave these rows out.
 -- A delayed message has its row from the moment it is COMMITTED, written by the triggers below. The transaction that
 -- deletes that row decides: the relay's, which releases the message when it is due, or a cancellation.
@@ -323,7 +323,7 @@ CREATE TABLE outbox.notice (
 -- message up to the position "doubted_until" that has no publication may be in Kafka: its acknowledgement was lost,
 -- with a producer or with a relay. "stopped_in_doubt" states that of the message that the lane stopped at. Both are
 -- written with a stop and when the lanes are given back; whoever takes lanes that were not given back raises
--- "doubted_until" to the newest position. "timeline" is that of the server where it was taken. See docs/adr/0048.
+-- "doubted_until" to the newest position. "timeline" is that of the server where it was taken. See docs/adr/0012.
 CREATE TABLE outbox.lane (
     lane              smallint PRIMARY KEY CHECK (lane BETWEEN 0 AND 7),
     mode              text     NOT NULL DEFAULT 'at-least-once' CHECK (mode IN ('at-least-once', 'exactly-once')),

@@ -1,7 +1,7 @@
 -- What a message costs its transaction. Most rows state their lane, and the library has checked them: the trigger on INSERT has
 -- nothing to do. Yet PostgreSQL read the condition of its WHEN from text, and planned it, for every INSERT statement, which was a
 -- sixth of the instructions of a send; and strong random bits for the message id were a fifth of a row of a large send_many. See
--- docs/adr/0135.
+-- docs/adr/0004.
 --
 -- To replace a trigger, writers of the table are locked out: senders, who decides, and relays where they release delayed
 -- messages or publish lost ones again; publishing only reads the table. The second lock waits for transactions that have

@@ -1,7 +1,7 @@
 """Whether the database's schema is one that this version of the software works with.
 
 A schema is brought first, and processes are replaced one after the other. So a process of the version before connects
-again to the newer schema, and is started again on it: it goes on if that schema states that it may (ADR 126).
+again to the newer schema, and is started again on it: it goes on if that schema states that it may (ADR 22).
 
 The revision is written here instead of being asked of alembic, which would cost the relay 30 MB of memory and
 each command 0.3 s; a test holds the two together.

@@ -1,6 +1,6 @@
 """Pauses a topic, by hand or when it grows, and lets it go on: one statement each.
 
-What relays then do: publisher/hands/gates.py, docs/adr/0094.
+What relays then do: publisher/hands/gates.py, docs/adr/0011.
 
 Between any two lines the process may die: the statement has committed, or nothing has happened. Repeated, it changes
 nothing. Two commands at once: the row's lock puts them in a row, and the second finds what the first has done.

@@ -15,7 +15,7 @@ from outbox_relay.text.masking import mask_text
 
 log = Log("kafka")
 librdkafka = logging.getLogger(f"{ROOT}.librdkafka")
-# It warns at every start that the guarantee is experimental. We know: docs/adr/0006 says what we do about it.
+# It warns at every start that the guarantee is experimental. We know: docs/adr/0010 states what we do about it.
 librdkafka.addFilter(lambda record: "enable.gapless.guarantee is experimental" not in record.getMessage())
 
 PROMISED: dict[str, tuple[frozenset[str], str]] = {

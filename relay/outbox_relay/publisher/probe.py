@@ -48,7 +48,7 @@ class PartitionProbe:
     """Describes what the cluster knows of partitions; called on a thread of its own.
 
     A client that gives no reply to several questions is replaced: one that has lost all its brokers may never connect
-    again (decision 91), and the relay would take Kafka for away as long as it asks that one. Not at the first one: to
+    again (docs/adr/0019), and the relay would take Kafka for away as long as it asks that one. Not at the first one: to
     connect may take longer than a question, and the client goes on with it meanwhile.
 
     Args:

@@ -1,4 +1,4 @@
-"""The connections of a RocketMQ producer: errors at once, no threads, nothing kept after the end (ADR 64)."""
+"""The connections of a RocketMQ producer: errors at once, no threads, nothing kept after the end (ADR 27)."""
 
 from __future__ import annotations
 

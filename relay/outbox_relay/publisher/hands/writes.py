@@ -1,6 +1,6 @@
 """PostgreSQL's side of writing: one flushed transaction for each `Write`, under the lanes' epoch.
 
-A write of publications alone is one statement, and travels behind the next poll (ADR 128). All others lock the lanes'
+A write of publications alone is one statement, and travels behind the next poll (ADR 8). All others lock the lanes'
 rows first. Schedules. The process dies before the commit: nothing of it happened, and what was acknowledged is
 published again. The result is unknown: the session ends, and its successor reads the tables. The lanes were taken: no
 row, and the session ends. Another session holds a row that is needed: nothing is written, and it is tried again.
