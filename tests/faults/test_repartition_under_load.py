@@ -37,7 +37,7 @@ UNPUBLISHED = """
     SELECT FROM outbox.message_status m WHERE m.status = 'COMMITTED' AND m.position <= %s LIMIT 1
 """
 MOVES = "topic moves its keys"
-FIND, USE = "publisher.core.core:Core._is_moving", "publisher.core.topics:TopicCounts.move"
+FIND, USE = "publisher.core.core:Core.is_moving", "publisher.core.topics:TopicCounts.move"
 
 STEPS: dict[str, tuple[str, str, int] | None] = {
     "undisturbed": None,

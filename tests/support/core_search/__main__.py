@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 
-from tests.support.core_search.schedules import THEMES, repeat, run
+from tests.support.core_search.schedules import EXACTLY_ONCE, THEMES, repeat, run
 from tests.support.core_search.variants import VARIANTS, catching, faults_of
 
 
@@ -19,7 +19,7 @@ def main() -> int:
     options.add_argument("--schedules", type=int, default=1000)
     options.add_argument("--first", type=int, default=1, help="number of the first schedule")
     options.add_argument("--seconds", type=float, default=float("inf"), help="stop after this long")
-    options.add_argument("--theme", default="", choices=["", *THEMES])
+    options.add_argument("--theme", default="", choices=["", *THEMES, *EXACTLY_ONCE])
     options.add_argument(
         "--trace", action="store_true", help="print the actions of the first violation, and stop"
     )

@@ -7,8 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from outbox_relay.publisher.core.values import Proof
 from tests.support.core_search.leader import Leader
 from tests.support.core_search.tables import DELAYED, Draft
+from tests.support.core_search.transacting import ExactLeader, new_leader
 from tests.support.core_search.world import KEYS, KIND_NAMES, World
 
 Action = tuple[Any, ...]
@@ -31,6 +33,8 @@ def possible(w: World) -> list[Action]:
     is_free = last is None or last.gives_back() or not (w.setting.is_sudden and last.is_alive)
     if is_free and (last is None or last.gives_back() or budget["take"]):
         found.append(("take",))
+    if w.setting.is_exactly_once:
+        found += of_kafka(w)
     if budget["operator"]:
         found += _of_operators(w)
     if budget["server"]:
@@ -53,19 +57,64 @@ def _of_leader(w: World, number: int, leader: Leader) -> list[Action]:
         found.append(("end_write", number))
     if not leader.is_alive:
         return found
+    if isinstance(leader, ExactLeader):
+        found += _of_batches(w, number, leader)
+        if not leader.has_core:
+            return found
     found += [("read", number), ("signals", number)]
-    if any(stream.queued for stream in leader.core.streams.by_name.values()):
+    if not w.setting.is_exactly_once and any(one.queued for one in leader.core.streams.by_name.values()):
         found.append(("send", number))
     if leader.travelling is None:
         found += [("write", number), ("begin_write", number)]
         if w.setting.most_apart == 1:
-            found += [("locked_write", number), ("choosy_send", number)]
+            found += [("locked_write", number)]
+            found += [] if w.setting.is_exactly_once else [("choosy_send", number)]
     if may_fail:
         found += [("kill", number), ("write_die", number)]
     if not leader.core.is_stopping and leader is w.last:
         found.append(("stop", number))
     if any(name in w.stuck for name in leader.core.streams.by_name):
         found += [("silent", number), ("leaderless", number)]
+    return found
+
+
+def _of_batches(w: World, number: int, leader: ExactLeader) -> list[Action]:
+    """Return what a leader does next with Kafka: it replaces its producers, or sends batches."""
+    may_fail = w.setting.budget["fault"] > 0
+    if leader.phase != "leading":
+        is_early = "the offset is read before the fence" in w.flags
+        may_fetch = w.kafka.is_stable() or "offsets may be unstable" in w.flags
+        if leader.phase == "known":
+            proves: list[Action] = [("prove", number)]
+            return [*proves, ("prove_die", number)] if may_fail and not leader.has_core else proves
+        if leader.phase == "inited" or (leader.phase == "new" and is_early):
+            return [("fetch", number)] if may_fetch else []
+        return [("init", number)] if leader.can_init() else []
+    found: list[Action] = []
+    batches = leader.batches.batches
+    if any(stream.queued for stream in leader.core.streams.by_name.values()):
+        found.append(("seal", number))
+    may_begin = {"intended"} | ({"sealed"} if "a batch is sent before its intent" in w.flags else set())
+    if any(batch.state in may_begin for batch in batches):
+        found.append(("begin", number))
+    if any(batch.state == "produced" for batch in batches):
+        found.append(("end", number, "answered"))
+        if may_fail:
+            lost = ("answer lost", "request lost", "delayed", "sent again")
+            found += [("end", number, what) for what in lost]
+    return found + [("produce", number, n) for n in range(len(leader.todo)) if leader.may_produce(n)]
+
+
+def of_kafka(w: World) -> list[Action]:
+    """Return what Kafka does by itself with transactions."""
+    found: list[Action] = [("markers", tid) for tid, one in w.kafka.by_id.items() if one.status == "prepared"]
+    if w.setting.budget["fault"]:
+        found += [("timeout", tid) for tid, one in w.kafka.by_id.items() if one.status == "open"]
+    if w.kafka.applying:
+        found.append(("apply",))
+    found += [("stray", n) for n in range(len(w.kafka.stray))]
+    if w.setting.budget["group"]:
+        found += [("expire",), ("foreign",)]
     return found
 
 
@@ -110,7 +159,7 @@ def do(w: World, action: Action, rng: random.Random) -> None:
     name, *args = action
     if name in COSTS:
         w.setting.budget[COSTS[name]] -= 1
-    if name == "deliver" and not args[-1]:
+    if (name == "deliver" and not args[-1]) or (name == "end" and args[-1] != "answered"):
         w.setting.budget["fault"] -= 1
     if name == "insert":
         w.postgres.begin_insert(drafts(w, rng))
@@ -127,6 +176,10 @@ COSTS = {
     "crash": "server",
     "promote": "server",
     "restore": "server",
+    "prove_die": "fault",
+    "timeout": "fault",
+    "expire": "group",
+    "foreign": "group",
 }
 
 
@@ -173,6 +226,11 @@ OF_LEADER: dict[str, Callable[..., None]] = {
     "deliver": lambda leader, producer, name, is_answered: leader.deliver(
         producer, name, is_answered=is_answered
     ),
+    **{
+        name: getattr(ExactLeader, name)
+        for name in ("init", "fetch", "prove", "seal", "begin", "produce", "end")
+    },
+    "prove_die": lambda leader: leader.prove(dies=True),
 }
 
 
@@ -195,7 +253,7 @@ def _take(w: World) -> None:
             w.faults.append("ANNOUNCED")  # what was never sent would be in doubt
     elif last is not None:
         w.setting.budget["take"] -= 1
-    w.leaders.append(Leader(w))
+    w.leaders.append(new_leader(w))
 
 
 def _server(kind: str) -> Callable[[World], None]:
@@ -265,6 +323,11 @@ def _cancel(w: World, id_: int) -> None:
     w.postgres.flush()
 
 
+def _lose_group(w: World, offsets: dict[str, Proof]) -> None:
+    w.is_group_lost = True
+    w.kafka.offsets = offsets
+
+
 OF_WORLD: dict[str, Callable[..., None]] = {
     "commit": _commit,
     "take": _take,
@@ -284,6 +347,12 @@ OF_WORLD: dict[str, Callable[..., None]] = {
     "find": _ask,
     "release": _release,
     "cancel": _cancel,
+    "markers": lambda w, tid: w.kafka.write_markers(tid),
+    "apply": lambda w: w.kafka.apply(),
+    "timeout": lambda w, tid: w.kafka.abort(tid),
+    "stray": lambda w, n: w.kafka.commit(*w.kafka.stray.pop(n)),
+    "expire": lambda w: _lose_group(w, {}),
+    "foreign": lambda w: _lose_group(w, {"0": Proof(w.kafka.newest().number + 1, "another's")}),
 }
 
 

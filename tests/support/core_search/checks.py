@@ -6,9 +6,10 @@ import random
 from collections import Counter
 
 from outbox_relay.publisher.core.values import EXPIRED_SCOPE
-from tests.support.core_search.actions import Action, do
+from tests.support.core_search.actions import Action, do, of_kafka, possible
 from tests.support.core_search.leader import Leader
 from tests.support.core_search.tables import DELAYED, Msg
+from tests.support.core_search.transacting import ExactLeader, new_leader
 from tests.support.core_search.world import ALL, World
 
 QUIET, PAUSE = 20, 6
@@ -26,12 +27,29 @@ def turn(w: World, rng: random.Random, *noticed: str) -> None:
     leader = w.last
     assert leader is not None
     number = len(w.leaders) - 1
+    if isinstance(leader, ExactLeader):
+        _turn_batches(w, leader, number, rng)
+        return
     for name in ("end_write", "signals", "read", "write", "send", *noticed):
         if leader.is_alive:
             do(w, (name, number), rng)
     for action in _deliveries(w):
         if leader.wire[action[2]][action[3]]:
             do(w, action, rng)
+
+
+def _turn_batches(w: World, leader: ExactLeader, number: int, rng: random.Random) -> None:
+    """Take a turn of a leader that delivers exactly once."""
+    for name in ("end_write", "signals", "read", "write"):
+        if leader.is_alive and leader.has_core:
+            do(w, (name, number), rng)
+    of_leader = ("init", "fetch", "prove", "seal", "begin", "end", "produce")
+    for _ in range(3):
+        for action in possible(w):
+            if action in of_kafka(w) or (
+                action[0] in of_leader and action[1] == number and action in possible(w)
+            ):
+                do(w, action, rng)
 
 
 def _deliveries(w: World) -> list[Action]:
@@ -58,17 +76,22 @@ def recover(w: World, rng: random.Random) -> None:
     w.setting.budget.update(dict.fromkeys(w.setting.budget, 0))
     last = w.last
     if last is None or not last.is_alive or last.core.is_stopping:
-        w.leaders.append(Leader(w))
+        w.leaders.append(new_leader(w))
     for old in w.leaders[:-1]:
         old.is_alive = False
     asked, db.requests = db.requests, frozenset()
     turns(w, 1500, rng)
-    if _blocked(w):
+    if _blocked(w) and not _stopped(w):
         w.faults.append("BLOCKED")
     postgres.kinds.poison.clear()
     postgres.kinds.fault.clear()
     db.requests = asked
     turns(w, 600, rng, ask=True)
+
+
+def _stopped(w: World) -> bool:
+    """Return whether the last leader stopped because Kafka did not prove what was sent."""
+    return isinstance(w.last, ExactLeader) and bool(w.last.stopped)
 
 
 def _blocked(w: World) -> bool:
@@ -136,8 +159,10 @@ def check(w: World) -> set[str]:
     """Return which promises a schedule broke."""
     found = set(w.faults)
     first: dict[int, int] = {}
-    for place, record in enumerate(w.log):
+    for place, record in enumerate(w.committed):
         first.setdefault(record.uid, place)
+    if _stopped(w) and not (w.is_group_lost or w.postgres.is_lossy):
+        found.add("STOPPED")
     states = {msg.uid: msg for msg in w.postgres.db.messages.values()}
     found |= _order(w, first, states)
     if w.setting.is_sudden and w.setting.kinds[1] == 0 and not w.postgres.is_lossy:
@@ -146,16 +171,23 @@ def check(w: World) -> set[str]:
         if uid in states and states[uid].state in ("DEAD", "SKIPPED"):
             found.add("DEAD, IN KAFKA")
     db, leader = w.postgres.db, w.last
+    if _stopped(w):
+        return (found - {"LOSS"}) | _twice(w)
     if db.holds or any(wait.scope != EXPIRED_SCOPE for wait in db.waiting.values()):
         found.add("STUCK")
     if leader is not None and leader.core.memory.rows:
         found.add("LEAK")
+    return found | _twice(w)
+
+
+def _twice(w: World) -> set[str]:
     seen: set[int] = set()
-    for record in w.log:
-        if record.uid in seen and ALL not in w.disturbed and record.topic not in w.disturbed:
-            found.add("TWICE")
+    for record in w.committed:
+        may_be = ALL in w.disturbed or record.topic in w.disturbed
+        if record.uid in seen and (w.setting.is_exactly_once or not may_be):
+            return {"TWICE"}
         seen.add(record.uid)
-    return found
+    return set()
 
 
 def _order(w: World, first: dict[int, int], states: dict[int, Msg]) -> set[str]:

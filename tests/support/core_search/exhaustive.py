@@ -51,6 +51,7 @@ def start(small: Small, core: Any = Core, flags: frozenset[str] = frozenset()) -
         "operator": 0,
         "server": small.crashes,
         "lag": 0,
+        "group": 0,
     }
     limits = replace(SMALL, page=2, rows=4)
     w = World(Setting(is_asynchronous=True, budget=budget, limits=limits), core, flags)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +42,21 @@ THEMES: dict[str, tuple[str, ...]] = {
     "crowds": ("insert", "commit", "deliver", "retry", "stick", "unstick", "silent"),
 }
 """Each schedule favours some actions."""
-BUDGET = {"insert": 12, "fault": 4, "take": 3, "operator": 1, "server": 2, "lag": 0}
+WEIGHT_EXACTLY_ONCE = {
+    **WEIGHT, "init": 9, "fetch": 9, "prove": 9, "prove_die": 0.6, "seal": 8, "begin": 9, "produce": 15, "end": 4,
+    "markers": 4, "apply": 3, "timeout": 0.15, "stray": 1, "expire": 0.1, "foreign": 0.1,
+}  # fmt: skip
+EXACTLY_ONCE: dict[str, tuple[str, ...]] = {
+    "batches": ("seal", "begin", "produce", "end"),
+    "coordinators": ("kill", "take", "end", "markers", "apply", "stray", "timeout"),
+    "pipelines": ("insert", "commit", "read", "write", "seal", "begin", "produce", "end"),
+    "zombies": ("take", "write", "begin", "produce", "end", "init"),
+    "batches of the sick": ("stick", "unstick", "silent", "retry", "repair", "produce"),
+    "batches on servers": ("crash", "promote", "restore", "replicate", "take", "write"),
+    "lost groups": ("take", "kill", "end", "commit"),
+}
+"""The same where the relay delivers exactly once."""
+BUDGET = {"insert": 12, "fault": 4, "take": 3, "operator": 1, "server": 2, "lag": 0, "group": 0}
 SMALL = Limits(
     page=3,
     page_size=6,
@@ -49,6 +64,7 @@ SMALL = Limits(
     size=32,
     largest=4,
     window=3,
+    batch=4,
     probation=3,
     holds=100,
     pause=8.0,
@@ -61,6 +77,7 @@ FEW = Limits(
     size=64,
     largest=4,
     window=3,
+    batch=2,
     probation=1,
     announced=1,
     holds=1,
@@ -102,9 +119,32 @@ def setting_of(rng: random.Random, theme: str) -> Setting:
     elif theme == "gaps":
         setting.is_sudden, setting.reads_back = rng.random() < 0.7, "some"
         setting.kinds = (20, 0, 1, 1, 1)
+    if theme in EXACTLY_ONCE:
+        _deliver_exactly_once(setting, rng, theme)
     setting.floods = {"floods": 8, "many": 8, "backlogs": 3}.get(theme, 1)
-    setting.most_apart = 1 if theme == "many" else 9
+    if theme not in EXACTLY_ONCE:
+        setting.most_apart = 1 if theme == "many" else 9
     return setting
+
+
+def _deliver_exactly_once(setting: Setting, rng: random.Random, theme: str) -> None:
+    setting.is_exactly_once = True
+    if theme == "pipelines":
+        setting.kinds, setting.floods = (1, 0, 0, 0, 0), 1
+        setting.budget.update(insert=30, operator=0, fault=5, take=2, server=int(rng.random() < 0.5), lag=0)
+    elif theme == "coordinators":
+        setting.kinds, setting.is_asynchronous = (20, 1, 0, 0, 0), rng.random() < 0.7
+        setting.budget.update(insert=9, operator=0, fault=6, take=4, server=2, lag=0)
+    elif theme == "zombies":
+        setting.kinds = (20, 1, 0, 0, 0)
+        setting.budget.update(operator=0, fault=2, take=5, server=0)
+    elif theme == "batches of the sick":
+        setting.kinds = (10, 5, 2, 0, 0)
+        setting.most_apart = rng.choice((1, 9))
+    elif theme == "batches on servers":
+        setting.budget.update(fault=2, server=3, lag=1)
+    elif theme == "lost groups":
+        setting.budget.update(fault=5, take=4, group=1)
 
 
 def run(
@@ -136,9 +176,11 @@ def run(
 def _run(rng: random.Random, theme: str, length: int, core: Any, flags: frozenset[str]) -> Outcome:
     theme = theme or rng.choice(list(THEMES))
     w = World(setting_of(rng, theme), core, flags)
+    favoured = {**THEMES, **EXACTLY_ONCE}[theme]
+    weights = WEIGHT_EXACTLY_ONCE if w.setting.is_exactly_once else WEIGHT
     weight = {
-        name: value * rng.choice((0.5, 1, 2)) * (6 if name in THEMES[theme] else 1)
-        for name, value in WEIGHT.items()
+        name: value * rng.choice((0.5, 1, 2)) * (6 if name in favoured else 1)
+        for name, value in weights.items()
     }
     trace: list[Action] = []
     for _ in range(rng.choice((length // 5, length // 2, length))):
@@ -149,10 +191,11 @@ def _run(rng: random.Random, theme: str, length: int, core: Any, flags: frozense
         trace.append(action)
         do(w, action, rng)
         check_step(w)
-    if theme == "bystanders" or (rng.random() < 0.2 and theme != "many"):
+    others = theme != "many" and not w.setting.is_exactly_once
+    if theme == "bystanders" or (rng.random() < 0.2 and others):
         bystanders(w, rng)
     recover(w, rng)
-    if theme == "bystanders" or (rng.random() < 0.05 and theme != "many"):  # now most topics are healthy
+    if theme == "bystanders" or (rng.random() < 0.05 and others):  # now most topics are healthy
         bystanders(w, rng)
         recover(w, rng)
     return Outcome(check(w), trace)
@@ -160,5 +203,5 @@ def _run(rng: random.Random, theme: str, length: int, core: Any, flags: frozense
 
 def repeat(seed: str, number: int, theme: str = "") -> str:
     """Return the command that runs a schedule again."""
-    more = f" --theme {theme}" if theme else ""
+    more = f" --theme {shlex.quote(theme)}" if theme else ""
     return f"python -m tests.support.core_search --seed {seed} --first {number} --schedules 1{more}"

@@ -39,6 +39,14 @@ class Wait:
     in_doubt: bool
 
 
+@dataclass(frozen=True)
+class Intent:
+    """A row of outbox.intent: what a batch has."""
+
+    digest: str
+    ids: tuple[int, ...]
+
+
 @dataclass
 class Tables:
     """What PostgreSQL has committed."""
@@ -62,6 +70,8 @@ class Tables:
     """The last leader gave the leadership back."""
     place: tuple[int, int] = (1, 1)
     """System identifier and timeline of the server, as of the last take-over."""
+    intents: dict[int, Intent] = field(default_factory=lambda: {0: Intent("", ())})
+    """By the number of their batch."""
     next_xid: int = 1
     next_position: int = 1
 
@@ -72,6 +82,7 @@ class Tables:
         other.offsets = dict(self.offsets)
         other.waiting, other.holds = dict(self.waiting), dict(self.holds)
         other.topics, other.asked = dict(self.topics), dict(self.asked)
+        other.intents = dict(self.intents)
         return other
 
 

@@ -19,7 +19,7 @@ from tests.support.core_search.schedules import run
 
 LIST = Path(__file__).with_name("variants.toml")
 PACKAGE = "outbox_relay.publisher.core"
-FILES = ("values", "memory", "topics", "sources", "streams", "holds", "read_back", "core")
+FILES = ("values", "memory", "topics", "sources", "streams", "transactions", "holds", "read_back", "core")
 """The modules of the core, each after those that it imports."""
 SEED = "variants"
 

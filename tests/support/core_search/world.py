@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from outbox_relay.publisher.core.values import Item, Limits
+from tests.support.core_search.coordinators import Coordinators, Record
 from tests.support.core_search.tables import Kind, Postgres
 
 if TYPE_CHECKING:
@@ -39,17 +40,9 @@ class Setting:
     """What a leader in doubt reads of Kafka: nothing, `some` records, or `all`."""
     is_sudden: bool = False
     """Nothing arrives of a leader that died, and none is replaced that lives: there is no zombie."""
+    is_exactly_once: bool = False
     budget: dict[str, int] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
-
-
-@dataclass
-class Record:
-    """A record in Kafka."""
-
-    uid: int
-    topic: str
-    partition: int
 
 
 class World:
@@ -72,6 +65,9 @@ class World:
         """Topics of which messages may be in Kafka twice; ALL for every topic."""
         self.faults: list[str] = []
         self.now = 0.0
+        self.kafka = Coordinators(flags)
+        self.is_group_lost = False
+        """Kafka has forgotten the group's offset, or another environment has overwritten it."""
 
     @property
     def last(self) -> Leader | None:
@@ -87,10 +83,15 @@ class World:
         if is_again or not (self.setting.is_sudden and self.setting.reads_back == "all"):
             self.disturbed.add(ALL)
 
-    def append(self, item: Item, name: Name) -> None:
+    @property
+    def committed(self) -> list[Record]:
+        """Return what a reader of committed messages gets."""
+        return [record for record in self.log if record.status == "committed"]
+
+    def append(self, item: Item, name: Name, *, status: str = "committed") -> None:
         """Let Kafka have a message, which PostgreSQL must never forget or have withdrawn."""
         uid = int(str(item.row.content))
-        self.log.append(Record(uid, *name))
+        self.log.append(Record(uid, *name, status))
         if self.postgres.is_lossy:
             return
         msg = self.postgres.db.messages.get(item.row.id)

@@ -11,7 +11,7 @@ from outbox_relay.publisher.core import Core
 from tests.support.core_search import variants
 from tests.support.core_search.directed import SCRIPTS
 from tests.support.core_search.exhaustive import Reached, Small, explore
-from tests.support.core_search.schedules import repeat, run
+from tests.support.core_search.schedules import EXACTLY_ONCE, repeat, run
 from tests.support.core_search.variants import VARIANTS, Variant
 
 SEED = "check"
@@ -26,6 +26,13 @@ def test_random_schedules_keep_every_promise(part: int) -> None:
     for number in range(part * SCHEDULES + 1, (part + 1) * SCHEDULES + 1):
         faults = run(SEED, number).faults
         assert not faults, f"{sorted(faults)}: {repeat(SEED, number)}"
+
+
+@pytest.mark.parametrize("theme", EXACTLY_ONCE)
+def test_random_schedules_of_transactions_keep_every_promise(theme: str) -> None:
+    for number in range(1, SCHEDULES + 1):
+        faults = run(SEED, number, theme=theme).faults
+        assert not faults, f"{sorted(faults)}: {repeat(SEED, number, theme)}"
 
 
 def test_trouble_of_some_topics_delays_no_others() -> None:

@@ -2,8 +2,8 @@
 
 The core opens no socket and reads no clock. It takes rows, acknowledgements, refusals, silence, requests and `now`, and
 returns what to read, write and send. Files: `core.py` the loop's calls, `sources.py` what is read, `streams.py` what is
-sent, `holds.py` what waits, `read_back.py` what Kafka has already, `topics.py` partition counts, `memory.py` bounds,
-`values.py` what is exchanged.
+sent, `transactions.py` what is sent exactly once, `holds.py` what waits, `read_back.py` what Kafka has already,
+`topics.py` partition counts, `memory.py` bounds, `values.py` what is exchanged.
 
 Rules. The search of tests/support/core_search has a variant without each of them, and finds what breaks.
 
@@ -18,8 +18,9 @@ Rules. The search of tests/support/core_search has a variant without each of the
 - R7 The table announces a page of a hold before it is read: `Holds.announced`, `Holds.next_drain`.
 - R8 A message is accused only when it was alone, and a doubt stays until an acknowledgement: `Core.refused`,
   `Streams.lost`, `Holds.claim`, `Core.is_clean`.
-- R9 A partition count changes in a write, while nothing of its topic is sent or held by partition: `Core._is_moving`.
-- R10 (exactly-once) is not here yet. Its batches will be taken from `Streams`, and intents added to `Write`.
+- R9 A partition count changes in a write, while nothing of its topic is sent or held by partition: `Core.is_moving`.
+- R10 (exactly-once) A batch is sent after its intent is written, and committed behind all others. After any doubt the
+  producers are replaced, and the group's offset decides; only then is a number used again: `Transactions`.
 - R11 A message in doubt counts as published without being sent only if Kafka has it behind all in doubt of its key in
   front of it: `ReadBack.take`. What waits for a hold waits.
 - Isolation: a topic fills its share of the memory only (`Memory.is_full`), a refusal costs its own topic

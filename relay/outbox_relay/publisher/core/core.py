@@ -9,8 +9,9 @@ from outbox_relay.publisher.core.holds import Holds
 from outbox_relay.publisher.core.memory import Memory
 from outbox_relay.publisher.core.read_back import ReadBack
 from outbox_relay.publisher.core.sources import Sources
-from outbox_relay.publisher.core.streams import Producer, Streams
+from outbox_relay.publisher.core.streams import NO_PRODUCER, Producer, Streams
 from outbox_relay.publisher.core.topics import TopicCounts
+from outbox_relay.publisher.core.transactions import Transactions, batches_of
 from outbox_relay.publisher.core.values import (
     EXPIRED_SCOPE,
     Count,
@@ -19,6 +20,7 @@ from outbox_relay.publisher.core.values import (
     Limits,
     Page,
     Partitioner,
+    Proof,
     Read,
     Row,
     Scope,
@@ -72,6 +74,8 @@ class Core:
         self._numbered = 0
         self._turn = 0
         self._is_after_tail = False
+        self.transactions: Transactions | None = None
+        """The driver's, if it delivers exactly once (R10)."""
 
     # Reading ------------------------------------------------------------------------------------------------------
 
@@ -202,8 +206,8 @@ class Core:
     # Kafka --------------------------------------------------------------------------------------------------------
 
     def to_send(self) -> list[tuple[Item, Producer]]:
-        """Return messages to give to producers, in this order (R2)."""
-        return self.streams.to_send(self._is_moving)
+        """Return messages to give to producers, in this order (R2); at-least-once only."""
+        return self.streams.to_send(self.is_moving)
 
     def acknowledged(self, items: Collection[Item], producer: Producer) -> None:
         """Take acknowledgements of one producer and partition, in their order."""
@@ -245,10 +249,26 @@ class Core:
         """
         self._reroute(self.streams.lost(producer, certain))
 
+    def proven_at(self, offset: Proof) -> None:
+        """Take the group's stable offset, after all producers were replaced (R10). What Kafka lacks is sent again.
+
+        Raises:
+            NotProvenError: it is the offset of no batch that is known.
+        """
+        assert self.transactions is not None  # noqa: S101  (an offset is read for them)
+        left, accused = self.transactions.proven_at(offset)
+        self._reroute(self.streams.lost(NO_PRODUCER, certain=set(left)))
+        for item in accused:
+            if self.streams.remove(item):  # otherwise a wider hold has it since
+                self._accuse(item)
+
     def silent(self, topic: str, partition: int, now: float) -> None:
         """Hold a partition that acknowledges nothing; what was sent of it is in doubt (R8), and repeated later."""
         scope = self._scope_of_partition(topic, partition)
         self.holds.fail(scope, now)
+        if self.transactions is not None:  # its batch cannot end: `proven_at` lets them wait
+            self._take(scope)
+            return self.transactions.failed()
         for item in self.streams.give_up(topic, partition):
             self.holds.claim(item, scope)
 
@@ -279,7 +299,7 @@ class Core:
         if self.topics.request(topic, count):
             self.holds.release(Scope("topic", topic))
 
-    def _is_moving(self, topic: str) -> bool:
+    def is_moving(self, topic: str) -> bool:
         """Return whether nothing more of a topic is sent until it has moved.
 
         What waits for a partition is drained before that begins (R9).
@@ -304,7 +324,7 @@ class Core:
         self._moves = tuple(
             (topic, count)
             for topic, count in self.topics.moving.items()
-            if self._is_moving(topic) and not self.streams.has_sent(topic)
+            if self.is_moving(topic) and not self.streams.has_sent(topic)
         )
         write = Write(
             published,
@@ -317,6 +337,7 @@ class Core:
             settled,
             self.sources.clock,
             self.is_waiting(),
+            *batches_of(self.transactions, settled),
         )
         return None if write.is_empty else write
 
@@ -329,9 +350,8 @@ class Core:
         published = tuple(item for item in self.streams.published if item.taken_from is None)
         settled = {item.row.id for item in published}
         floor = self.sources.floor(settled).snapshot
-        write = Write(
-            published, (), floor, (), (), (), self._moves, settled, self.sources.clock, self.is_waiting()
-        )
+        parts = self.is_waiting(), *batches_of(self.transactions, settled)
+        write = Write(published, (), floor, (), (), (), self._moves, settled, self.sources.clock, *parts)
         return None if write.is_empty else write
 
     def barrier(self) -> Write:
@@ -342,6 +362,8 @@ class Core:
     def written(self, write: Write) -> None:
         """Take a write that has committed and is flushed."""
         settled = write.settled
+        if self.transactions is not None:
+            self.transactions.written(write.intents, write.ended, settled)
         self.sources.settle(settled)
         self.streams.recorded(write.published)
         self.memory.free([item.row for item in write.published])

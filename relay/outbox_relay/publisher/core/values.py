@@ -138,6 +138,31 @@ class Claim:
     number: int
 
 
+class Proof(NamedTuple):
+    """The offset that a transaction of Kafka's commits for its producer, and the metadata of it.
+
+    `number` is the batch's, without gaps; `digest` is one of its messages, so that the offset of another environment,
+    which has the same number, is not taken for ours.
+    """
+
+    number: int
+    digest: str
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """The messages of one transaction of Kafka's.
+
+    Its life: sealed, intended (PostgreSQL has its intent), begun, produced (Kafka has acknowledged all of it, and its
+    offset), ending. `is_probe`: its messages are of topics on probation, one of each partition.
+    """
+
+    proof: Proof
+    items: tuple[Item, ...]
+    is_probe: bool
+    state: Literal["sealed", "intended", "begun", "produced", "ending"] = "sealed"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
     """One flushed transaction, guarded by the leader's epoch. It is the barrier of the pages that wait for one.
@@ -153,6 +178,8 @@ class Write:
         settled: the ids that it settles (R3).
         made_at: what was read up to this time of the core's clock cannot be forgotten once this write is flushed (R1).
         is_barrier: pages wait for that.
+        intents: batches that may be sent once it is flushed (R10).
+        ended: numbers of batches whose intents are of no more use.
     """
 
     published: tuple[Item, ...]
@@ -165,6 +192,8 @@ class Write:
     settled: set[int]
     made_at: int
     is_barrier: bool
+    intents: tuple[Batch, ...] = ()
+    ended: tuple[int, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -176,6 +205,7 @@ class Write:
             self.retract,
             self.let_go,
             self.moved,
+            self.intents,
         )
         return not (any(parts) or self.is_barrier)
 
@@ -191,6 +221,7 @@ class Limits:
         size: bytes in memory, likewise.
         largest: the size of the largest possible row, in bytes.
         window: unacknowledged messages of one partition.
+        batch: messages of one transaction of Kafka's.
         probation: messages of a topic that are sent one at a time after Kafka refused one of it.
         doubted: keys with messages in doubt of partitions that were read back; with more of them all are sent again.
         holds: held keys and messages of one topic; more of them hold the topic.
@@ -206,6 +237,7 @@ class Limits:
     size: int = 64 << 20
     largest: int = 2 << 20
     window: int = 5000
+    batch: int = 5000
     probation: int = 200
     doubted: int = 100_000
     holds: int = 10_000
