@@ -66,6 +66,7 @@ class TopicReader:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed",
+                "enable.partition.eof": True,
                 # A broker replies to a connection in order: each request for an offset waits for the fetch in front of
                 # it, which by default waits half a second for further records.
                 "fetch.wait.max.ms": 20,
@@ -82,6 +83,9 @@ class TopicReader:
             message = self._consumer.poll(LIMIT)
             assert message is not None, f"the broker stopped delivering at {self._next} of {ends}"
             error = message.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                self._pass(message)
+                continue
             if error is not None:
                 assert error.code() == KafkaError._TRANSPORT, error  # a broker that was restarted
                 continue
@@ -89,6 +93,13 @@ class TopicReader:
             self.records.append(record)
             self._next[record.partition] = record.offset + 1
         return self.records
+
+    def _pass(self, end: Message) -> None:
+        """Pass what is in front of an end: the last offset of a transaction has no record that anybody gets."""
+        number, offset = end.partition(), end.offset()
+        assert number is not None
+        assert offset is not None
+        self._next[number] = max(self._next[number], offset)
 
     def _partitions(self) -> list[int]:
         """Return the partitions; none while a broker that has just come back knows no topic."""

@@ -119,6 +119,14 @@ class SecuredBroker:
         for done in admin.create_acls([_granted(topic, each) for each in operations]).values():
             done.result(30)
 
+    def grant_prefixed(self, kind: ResourceType, prefix: str, *operations: AclOperation) -> None:
+        """Let the clients' user do this with all things of a kind whose names begin so."""
+        admin = self._admin()  # kept until it has replied
+        pattern, allow = ResourcePatternType.PREFIXED, AclPermissionType.ALLOW
+        rights = [AclBinding(kind, prefix, pattern, f"User:{USER}", "*", each, allow) for each in operations]
+        for done in admin.create_acls(rights).values():
+            done.result(30)
+
     def take_back(self, topic: str) -> None:
         """Take back what the clients' user was granted of a topic."""
         admin = self._admin()  # kept until it has replied

@@ -116,18 +116,20 @@ def new_admin(settings: Mapping[str, Any]) -> AdminClient:
     return AdminClient({**_connection(settings), **own})
 
 
-def new_log_reader(settings: Mapping[str, Any], *, committed: bool) -> Consumer:
+def new_log_reader(settings: Mapping[str, Any], *, committed: bool, group: str = "outbox-relay") -> Consumer:
     """Make a consumer, with the same connection settings, that reads assigned partitions from offset to offset.
 
     Args:
         settings: of the producers.
-        committed: read up to the first open transaction, and nothing that was aborted. Otherwise all there is.
+        committed: read up to the first open transaction, and nothing that was aborted, of a group its stable offsets.
+            Otherwise all there is.
+        group: whose offsets it reads; nobody joins it.
     """
     own: dict[str, Any] = {"logger": librdkafka}
     return Consumer(
         {
             **_connection(settings),
-            "group.id": "outbox-relay",  # the client needs a name; nobody joins, and no offset is committed
+            "group.id": group,  # the client needs a name; nobody joins, and no offset is committed
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",

@@ -24,6 +24,18 @@ WHERE l.lane = ANY (%(lanes)s::smallint[])
                         AND e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a))
 ORDER BY l.lane FOR UPDATE SKIP LOCKED
 
+-- name: not_ended
+-- Whether a relay that delivers at least once had some of these lanes last, and may still send: nothing fences it. It is done
+-- when it has given them back, and dead when its lease has run out and its session is gone.
+SELECT e.owner FROM outbox.lane l JOIN outbox.lease e ON e.epoch = l.epoch AND e.owner = l.owner
+WHERE l.lane = ANY (%(lanes)s::smallint[]) AND l.mode = 'at-least-once'
+    AND (e.leased_until > clock_timestamp() OR e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a))
+LIMIT 1
+
+-- name: is_exactly_once
+-- Whether messages of these lanes go to Kafka in transactions, or did until now.
+SELECT EXISTS (SELECT FROM outbox.exactly_once x WHERE x.lanes && %(lanes)s::smallint[] AND NOT x.is_over)
+
 -- name: lock_holders
 -- Who may hold locks of lanes, or of what waits in them, oldest transaction first: all that have more than read it in a transaction
 -- that is open, except those that wait themselves. A barrier only reads it. (A prepared transaction has no process;
@@ -176,15 +188,15 @@ ORDER BY l.lane
 -- name: doubts
 -- Up to which position a lane's messages are in doubt for whoever takes it. The last owner may have given Kafka all that it
 -- could read, unless it gave the lane back (then the lane has no owner, or its epoch no lease), or the lane was stopped and
--- not being tried again (then nothing of it was on the wire, or the stop's record covers it), on this server and timeline.
--- The last column: whether the last owner may still be at it.
+-- not being tried again (then nothing of it was on the wire, or the stop's record covers it), on this server and timeline. What
+-- an owner sent that delivers exactly once is in outbox.intent: Kafka decides. The last column: whether the last owner may still be at it.
 WITH here AS (
     SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer AS timeline,
            (SELECT last_value FROM outbox.position) AS newest
 ), settled AS (
     SELECT l.lane,
            l.stopped_error IS NOT NULL AND l.retrying_at IS NULL AND s.is_here AS is_stopped,
-           l.epoch = 0
+           l.epoch = 0 OR l.mode = 'exactly-once'
                OR (s.is_here AND (l.owner IS NULL
                                   OR NOT EXISTS (SELECT FROM outbox.lease e WHERE e.epoch = l.epoch))) AS is_given_back
     FROM outbox.lane l, here h,
@@ -236,7 +248,7 @@ SELECT DISTINCT d.lane FROM due d WHERE NOT EXISTS (SELECT FROM free f WHERE f.i
 -- name: take
 -- Take a lane, with the progress that it starts from; publications of this epoch speak for it from this batch on.
 UPDATE outbox.lane
-SET owner = %(owner)s, epoch = %(epoch)s, joined = %(batch)s, system_identifier = %(system_identifier)s,
+SET owner = %(owner)s, epoch = %(epoch)s, joined = %(batch)s, mode = %(delivery)s, system_identifier = %(system_identifier)s,
     snapshot = %(snapshot)s::pg_snapshot, base = %(base)s::pg_snapshot, after = %(after)s,
     is_partial = %(is_partial)s, timeline = ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer,
     doubted_until = %(doubted_until)s, stopped_in_doubt = false,

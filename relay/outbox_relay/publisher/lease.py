@@ -26,8 +26,10 @@ import psycopg
 
 from outbox.partitioning.lanes import LANES
 from outbox.statements import Statements, array_text
+from outbox_relay.publisher.delivery import Delivery
 from outbox_relay.publisher.shard import ALL_LANES, Shard
 from outbox_relay.publisher.snapshot import START, Progress, Snapshot
+from outbox_relay.publisher.switching import may_take
 from outbox_relay.text.errors import OperatorError
 from outbox_relay.text.logs import Log
 
@@ -98,6 +100,9 @@ class Lease:
     """Whether no broker replies, while something waits for one; written with each renewal."""
     shard: Shard = ALL_LANES
     """It leads lanes of this shard only."""
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+    waits_for: str | None = None
+    """See switching.py."""
 
     def renew(self, conn: psycopg.Connection[Any]) -> None:
         """Extend the lease.
@@ -158,7 +163,7 @@ class Lease:
             self.renew(conn)
             rows = conn.execute(STATEMENTS["lock_free"], {**mine, "lanes": array_text(lanes)}).fetchall()
             free = frozenset(lane for (lane,) in rows)
-            if not free:
+            if not free or not may_take(conn, self, free):
                 return Taken()
             system_identifier = _one(conn, "cluster")
             here = {"system_identifier": system_identifier}
@@ -176,7 +181,7 @@ class Lease:
                 raise psycopg.Rollback(transaction)
             held = _not_marked(conn, free, restored=restored)
             free -= held
-            if not free or (restored and held):
+            if not free or (held and (restored or not may_take(conn, self, free))):
                 return Taken()  # once restored messages are taken over nothing shows any more that they were
             if restored:
                 # No other relay has lanes, and a wait for a producer's row lock must not undo it.
@@ -191,6 +196,7 @@ class Lease:
                     {
                         **mine,
                         "batch": batch,
+                        "delivery": str(self.delivery),
                         "system_identifier": system_identifier,
                         "lane": lane,
                         "doubted_until": taken.doubted[lane],
@@ -249,6 +255,7 @@ def join(
     seconds: float,
     *,
     shard: Shard = ALL_LANES,
+    delivery: Delivery = Delivery.AT_LEAST_ONCE,
     since: datetime | None = None,
     is_draining: bool = False,
 ) -> Lease:
@@ -259,6 +266,7 @@ def join(
         owner: this process's name.
         seconds: how long the lease lasts without a renewal.
         shard: the lanes that it may lead.
+        delivery: what it promises about each message.
         since: when this process joined first, by the database's clock; None: it joins now.
         is_draining: whether an operator asked this process to drain, in an earlier session.
 
@@ -294,7 +302,7 @@ def join(
             conn.execute(STATEMENTS["mark_session"], {"epoch": str(row[0])})
     except psycopg.errors.LockNotAvailable:
         raise LanesLockedError(lock_holders(conn)) from None
-    return Lease(owner, row[0], seconds, since=row[1], shard=shard)
+    return Lease(owner, row[0], seconds, since=row[1], shard=shard, delivery=delivery)
 
 
 def _refuse_other_versions(conn: psycopg.Connection[Any], owner: str) -> None:

@@ -13,6 +13,7 @@ from outbox_relay.publisher.core.values import Page, Read, Row, Scope, Write
 from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.errors import TOPICS_FAULT, KafkaUnavailableError, Unpublishable
 from outbox_relay.publisher.finder import POSITION, born
+from outbox_relay.publisher.hands.exactly_once import ExactlyOnce
 from outbox_relay.publisher.hands.gates import Gates
 from outbox_relay.publisher.hands.pauses import PAUSE_LAST_S, PauseAfterFailure
 from outbox_relay.publisher.hands.published import check_offsets
@@ -22,6 +23,7 @@ from outbox_relay.publisher.hands.rows import Rows, TopicCount
 from outbox_relay.publisher.hands.silence import Silence
 from outbox_relay.publisher.hands.spans import Spans
 from outbox_relay.publisher.hands.topic_watch import TopicWatch
+from outbox_relay.publisher.hands.transactional import TransactionalWires
 from outbox_relay.publisher.hands.wires import ProducerEnd, Wires
 from outbox_relay.publisher.hands.writes import Writes
 from outbox_relay.publisher.prepared import Rider
@@ -55,7 +57,7 @@ class Loop:
     rows: Rows
     reads: Reads
     writes: Writes
-    wires: Wires
+    wires: Wires | TransactionalWires
     gates: Gates
     topics: TopicWatch
     silence: Silence
@@ -67,6 +69,8 @@ class Loop:
     read_back: ReadBack
     doubted: dict[int, int]
     """By lane, up to which position Kafka may have what has no publication."""
+    exactly: ExactlyOnce | None
+    """Delivers exactly once; None: at least once."""
     due: str | None = None
     """When a delayed message is due that was found since the last release."""
     unanswered_since: float | None = None
@@ -105,6 +109,10 @@ class Loop:
 
     def _hear(self, now: float) -> None:
         """Take what Kafka acknowledged, refused, or does not answer."""
+        if self.exactly is not None:
+            self.exactly.hear(now)
+            return
+        assert isinstance(self.wires, Wires)  # noqa: S101  (the loop delivers at least once)
         self.wires.serve(0)
         ends = self.wires.take_ended()  # first, because it waits for what else has happened
         acknowledged = self.wires.take_acknowledged()
@@ -116,6 +124,7 @@ class Loop:
             self.core.acknowledged(items, producer)
         for ended in ends:
             self._end(ended, now)
+            self.wires.close_unused(self.core.streams.producers())
         if self.silence.is_due(now):
             for (topic, partition), reason in self.silence.silent(self.wires.waiting(), now).items():
                 scope = Scope("partition", topic, partition)
@@ -151,9 +160,14 @@ class Loop:
             else:
                 self.rows.errors.update((item.row.id, Unpublishable(code, text)) for item in ended.refused)
                 self.core.refused(ended.refused, ended.producer)
-        self.wires.close_unused(self.core.streams.producers())
 
     def _send(self, now: float) -> None:
+        if self.exactly is not None:
+            if self.exactly.seal(now) and self._unconfirmed is None:
+                self._commit(self.core.next_write())
+            self.exactly.send()
+            return
+        assert isinstance(self.wires, Wires)  # noqa: S101  (the loop delivers at least once)
         if now < self._clock.sending.over_at:
             return
         messages = [] if self.wires.is_full else self.core.to_send()
@@ -315,7 +329,9 @@ class Loop:
         return not is_sent and (self.writes.is_refused or not self.core.holds.claims)
 
     def doubt_what_is_sent(self) -> None:
-        """Note that Kafka may have what is not recorded: this loop ends before it is."""
+        """Note that Kafka may have what is not recorded: this loop ends before it is. The next one proves batches."""
+        if self.exactly is not None:
+            return
         streams = self.core.streams
         items = [*streams.published, *(item for one in streams.by_name.values() for item in one.sent)]
         items += [item for one in streams.by_name.values() for item in one.queued if item.in_doubt]

@@ -32,9 +32,11 @@ from outbox_relay.database.reasons import is_away, is_divided, may_heal, reason
 from outbox_relay.database.rights import needing
 from outbox_relay.database.schema import SchemaError, require_current
 from outbox_relay.publisher import lease
+from outbox_relay.publisher.delivery import Delivery
 from outbox_relay.publisher.errors import KafkaUnavailableError
 from outbox_relay.publisher.finder import PAGE, prepare_session
 from outbox_relay.publisher.hands.opening import Hands
+from outbox_relay.publisher.hands.proving import require_transactions
 from outbox_relay.publisher.hands.rows import Rows
 from outbox_relay.publisher.hands.silence import PATIENCE_S, Silence
 from outbox_relay.publisher.hands.spans import Begin
@@ -94,6 +96,7 @@ class RelayOptions:
     report_every: float = 10.0
     sweep_every: float = 600.0
     publish_after: PublishAfter = PublishAfter.COMMITTED
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
     shard: Shard = ALL_LANES
     """The lanes that the relay may lead."""
     stalled_after: float = 60.0
@@ -113,6 +116,7 @@ class Relay:
             relay's session.
         SchemaError: the schema is newer than this version; or, at the start, missing or older.
         KafkaSettingError: a Kafka setting is unknown or would break a promise.
+        DeliveryError: exactly-once delivery is refused by Kafka, or what was sent cannot be proven.
         UnsettledError: stopped, but messages on the wire were not acknowledged in time; they will be published
             again by the next relay.
     """
@@ -228,6 +232,8 @@ class Relay:
         require_current(conn)
         prepare_session(conn, self._options.lease)
         ensure_at_start(conn, self._sleep)
+        if not self._started and self._options.delivery is Delivery.EXACTLY_ONCE:
+            require_transactions(conn, self._settings, self._options.shard)
         held = self._join(conn)
         if held is None:
             return
@@ -314,6 +320,7 @@ class Relay:
                     self._owner,
                     self._options.lease,
                     shard=self._options.shard,
+                    delivery=self._options.delivery,
                     since=self._joined_at,
                     is_draining=self._is_draining,
                 )

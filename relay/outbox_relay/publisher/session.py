@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from outbox_relay.publisher.defects import naming_defects
 from outbox_relay.publisher.delayed import Delayed
+from outbox_relay.publisher.delivery import Delivery
 from outbox_relay.publisher.errors import BrokenError
 from outbox_relay.publisher.hands.opening import Hands
 from outbox_relay.publisher.hands.pauses import BROKEN_PAUSE_LAST_S, PauseAfterFailure
@@ -197,12 +198,17 @@ class Session:
         assert row is not None  # noqa: S101  (a sequence has a value)
         self._doubted.update(dict.fromkeys(self.lanes, row[0]))
 
+    def _doubt_what_is_sent(self) -> None:
+        """Note that Kafka may have anything, but where batches are proven before anything else is sent."""
+        if self._lease.delivery is Delivery.AT_LEAST_ONCE:
+            self._doubt_everything()
+
     def _start_over(self, error: BrokenError) -> None:
         """Begin again from what is recorded, after an error of the relay's own."""
         pause = self._at.broken.begin(time.monotonic())
         log.error("delivery failed", text=str(error), next_try_in_s=pause)
         self._end_loop(is_clean=False)
-        self._doubt_everything()
+        self._doubt_what_is_sent()
 
     # Lanes --------------------------------------------------------------------------------------------------------
 
@@ -355,7 +361,7 @@ class Session:
                         now = time.monotonic()
             except BrokenError as error:
                 log.error("delivery failed", text=str(error))
-                self._doubt_everything()
+                self._doubt_what_is_sent()
             left = loop.unsettled
             self._end_loop(is_clean=loop.core.is_done())
         self._renewal.stop()

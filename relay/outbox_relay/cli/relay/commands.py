@@ -26,6 +26,7 @@ from outbox_relay.cli.relay.retain import retain_options, retention
 from outbox_relay.cli.relay.traced import traced, tracing_option
 from outbox_relay.cli.types import Number, ShardType
 from outbox_relay.database.rights import needing
+from outbox_relay.publisher.delivery import Delivery
 from outbox_relay.publisher.hands.silence import LEAST_PATIENCE_S, PATIENCE_S
 from outbox_relay.publisher.kafka import KafkaSettingError
 from outbox_relay.publisher.replication import PublishAfter
@@ -105,6 +106,16 @@ def relay() -> None:
     help="What a message waits for: its commit, or also that a synchronous standby has it.",
 )
 @click.option(
+    "--delivery",
+    type=click.Choice([str(one) for one in Delivery]),
+    default=str(Delivery.AT_LEAST_ONCE),
+    show_default=True,
+    envvar="OUTBOX_DELIVERY",
+    show_envvar=True,
+    help="What is promised about each message. exactly-once uses Kafka's transactions: consumers set "
+    "isolation.level=read_committed.",
+)
+@click.option(
     "--shard",
     type=ShardType(),
     default="1/1",
@@ -131,6 +142,7 @@ def run(
     ack_timeout: float,
     shutdown_timeout: float,
     publish_after: str,
+    delivery: str,
     shard: Shard,
     tracing: bool,
     http: tuple[str, int] | None,
@@ -157,6 +169,7 @@ def run(
       outbox relay run --retain 30d --retain-without-warehouse
       outbox relay run --http 9464 --tracing
       outbox relay run --shard 1/2
+      outbox relay run --delivery exactly-once
     """
     logs.setup(log_format, log_level)
     begin_span = traced() if tracing else None
@@ -171,6 +184,7 @@ def run(
             ack_timeout=ack_timeout,
             shutdown_timeout=shutdown_timeout,
             publish_after=PublishAfter(publish_after),
+            delivery=Delivery(delivery),
             shard=shard,
             begin_span=begin_span,
         )

@@ -226,7 +226,8 @@ def batches_of(
     transactions: Transactions | None, settled: set[int]
 ) -> tuple[tuple[Batch, ...], tuple[int, ...]]:
     """Return whose intents a write has that settles some rows, and whose are of no more use with it (R10)."""
-    return ((), ()) if transactions is None else (transactions.intents(), transactions.ended(settled))
+    intents = () if transactions is None else transactions.intents()
+    return intents, transactions.ended(settled) if transactions is not None and intents else ()
 
 
 def _send_next(stream: Stream) -> Item:

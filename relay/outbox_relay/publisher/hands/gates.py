@@ -12,6 +12,7 @@ from outbox_relay.publisher.core.values import Scope
 from outbox_relay.publisher.errors import Unpublishable
 from outbox_relay.publisher.hands.rows import TopicCount
 from outbox_relay.publisher.hands.topic_watch import TopicWatch
+from outbox_relay.publisher.hands.transactional import TransactionalWires
 from outbox_relay.publisher.hands.wires import Wires
 from outbox_relay.publisher.hands.writes import Writes
 from outbox_relay.publisher.records import UNNAMED
@@ -27,7 +28,9 @@ log = Log("relay")
 class Gates:
     """Opens and closes topics for the core."""
 
-    def __init__(self, core: Core, topics: TopicWatch, writes: Writes, wires: Wires) -> None:
+    def __init__(
+        self, core: Core, topics: TopicWatch, writes: Writes, wires: Wires | TransactionalWires
+    ) -> None:
         """Begin without a request."""
         self._core = core
         self._topics = topics

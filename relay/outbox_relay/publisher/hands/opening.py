@@ -10,26 +10,32 @@ import psycopg
 
 from outbox_relay.database.partitions_ahead import Room
 from outbox_relay.publisher.core import Core
-from outbox_relay.publisher.core.values import Limits
+from outbox_relay.publisher.core.transactions import Transactions
+from outbox_relay.publisher.core.values import NOWHERE, Limits, Proof
 from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.finder import Finder
+from outbox_relay.publisher.hands.exactly_once import ExactlyOnce, digest_of
 from outbox_relay.publisher.hands.gates import Gates
 from outbox_relay.publisher.hands.hold_rows import STATEMENTS as HOLD_STATEMENTS
 from outbox_relay.publisher.hands.hold_rows import HoldRows
+from outbox_relay.publisher.hands.proving import Proving
 from outbox_relay.publisher.hands.read_back import ReadBack
 from outbox_relay.publisher.hands.reads import Reads
 from outbox_relay.publisher.hands.rows import Rows
 from outbox_relay.publisher.hands.silence import Silence
 from outbox_relay.publisher.hands.spans import Begin, Spans
 from outbox_relay.publisher.hands.topic_watch import TopicWatch
+from outbox_relay.publisher.hands.transactional import TransactionalWires
 from outbox_relay.publisher.hands.wires import Wires
 from outbox_relay.publisher.hands.writes import Writes
+from outbox_relay.publisher.kafka import BATCH_BYTES
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publisher.lease import Lease
 from outbox_relay.publisher.local_wal import Positions, Quiet, can_ask_what_is_flushed
 from outbox_relay.publisher.loop import Loop
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.prepared import PreparedStatements
+from outbox_relay.publisher.producers import SPARE
 from outbox_relay.publisher.read_ahead import ReadAhead
 from outbox_relay.publisher.replication import Replication
 from outbox_relay.publisher.snapshot import Snapshot
@@ -92,6 +98,10 @@ class Hands:
             self.conn, page=self.page, statements=self.statements, lease=self.lease if self.asks else None
         )
         reads = Reads(finder, self.partitions, self.ahead, lanes)
+        proving = Proving(self.conn, self.lease, self.settings, self.partitions, floor, batch)
+        proven = proving.run()
+        if proving.is_doubted:
+            doubted.update(dict.fromkeys(lanes, self._newest()))
         holds = HoldRows(self.conn, lanes)
         if holds.mixed:
             log.warning(
@@ -100,7 +110,9 @@ class Hands:
             values = {**self.lease.ownership(lanes), "topics": list(holds.mixed)}
             self.conn.execute(HOLD_STATEMENTS["widen"], values)
             holds = HoldRows(self.conn, lanes)
-        writes = Writes(self.conn, self.lease, self.statements, reads, holds, self.rows.errors, batch=batch)
+        writes = Writes(
+            self.conn, self.lease, self.statements, reads, holds, self.rows.errors, batch=proving.batch
+        )
         writes.end_announcements()
         reads.learn_groups({scope.topic for scope in holds.by_scope})
         limits = Limits(
@@ -126,20 +138,48 @@ class Hands:
         holds.counts = core.topics.counts
         for name, count in counts.items():
             core.set_count(name, count)
-        wires = Wires(self.settings, self.topics.open)
+        wires = Wires(self.settings, self.topics.open) if proven is None else proven[0]
+        gates = Gates(core, self.topics, writes, wires)
+        spans = Spans(self.begin_span)
         return Loop(
             core=core,
             rows=self.rows,
             reads=reads,
             writes=writes,
             wires=wires,
-            gates=Gates(core, self.topics, writes, wires),
+            gates=gates,
             topics=self.topics,
             silence=self.silence,
             replication=self.replication,
             counts=self.counts,
-            spans=Spans(self.begin_span),
+            spans=spans,
             room=self.room,
             read_back=ReadBack(self.conn, self.lease, self.settings),
             doubted=doubted,
+            exactly=None if proven is None else self._exactly(core, proven, writes, gates, spans),
         )
+
+    def _exactly(
+        self,
+        core: Core,
+        proven: tuple[TransactionalWires, Proof],
+        writes: Writes,
+        gates: Gates,
+        spans: Spans,
+    ) -> ExactlyOnce:
+        """Let a core send batches, behind the last one that is proven."""
+        wires, last = proven
+        batches = Transactions(last, core.streams, core.memory.limits, digest_of, self._room_of)
+        core.transactions = batches
+        return ExactlyOnce(core, batches, wires, writes, gates, self.silence, self.rows, self.counts, spans)
+
+    def _room_of(self, topic: str) -> int:
+        """Return the bytes of one partition that a batch may have: Kafka's limit is one of requests to a partition."""
+        known = self.topics.open.get(topic)
+        limit = BATCH_BYTES if known is None else known.max_message_bytes
+        return NOWHERE if limit >= BATCH_BYTES + SPARE else limit - SPARE
+
+    def _newest(self) -> int:
+        row = self.conn.execute(LANE_STATEMENTS["newest"]).fetchone()
+        assert row is not None  # noqa: S101  (a sequence has a value)
+        return int(row[0])

@@ -8,7 +8,8 @@ published then, the core decides (R11). Whatever cannot be read is published aga
 Schedules. A former leader still lives, and sends after the watermark was read: its messages come twice. This one dies:
 the next one reads back again; what this one recorded meanwhile hides what is in front of it in its partition. It
 pauses: writes ask who leads, as always. Another producer has an open transaction: what is behind it may be of one that
-will be aborted. It counts all the same, since relays use no transactions, and no other producer writes an id first.
+will be aborted. It counts all the same, since no other producer writes an id first; but where relays used transactions,
+what is behind it may be their own that were aborted, and does not count.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from confluent_kafka import Message as Record
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from outbox import wire
-from outbox.statements import Statements
+from outbox.statements import Statements, array_text
 from outbox_relay.publisher.core import Core
 from outbox_relay.publisher.core.values import Row
 from outbox_relay.publisher.finder import BODY, KEY, MESSAGE_ID
@@ -45,6 +46,7 @@ from outbox_relay.publisher.topic import Topic
 from outbox_relay.text.logs import Log
 
 STATEMENTS = Statements("outbox_relay/publisher/hands/read_back.sql")
+BATCHES = Statements("outbox_relay/publisher/hands/batches.sql")
 
 MOST_RECORDS = 100_000
 """Of one take-over; more than a relay has on the wire."""
@@ -153,7 +155,9 @@ class ReadBack:
         try:
             before = _identities(admin, of_names)
             parts = self._plan(admin, led)
-            logs = _Reader(self._settings, parts, time.monotonic() + self._seconds).read()
+            logs = _Reader(self._settings, parts, time.monotonic() + self._seconds).read(
+                only_committed=self._had_transactions()
+            )
             after = _identities(admin, of_names)
         except (KafkaException, TimeoutError) as error:
             self._report(readable(error), names)
@@ -173,6 +177,10 @@ class ReadBack:
                 missed,
             )
         return {name: known for name, known in logs.items() if name[0] in sound}
+
+    def _had_transactions(self) -> bool:
+        values = {"lanes": array_text(self._lease.lanes)}
+        return self._conn.execute(BATCHES["was_exactly_once"], values).fetchone() == (True,)
 
     def _report(self, reason: str, names: Collection[Name]) -> None:
         if not self._is_reported:
@@ -224,10 +232,16 @@ class _Reader:
         self._until = until
         self._records: dict[Name, list[tuple[int, str, int]]] = {name: [] for name in parts}
 
-    def read(self) -> dict[Name, dict[str, LastRecord]]:
-        """Return, for each partition that was read to its end, the last record of each message."""
+    def read(self, *, only_committed: bool) -> dict[Name, dict[str, LastRecord]]:
+        """Return, for each partition that was read to its end, the last record of each message.
+
+        Args:
+            only_committed: end at the first open transaction.
+        """
         stable = {name: (part.begin, min(part.stable, part.end)) for name, part in self._parts.items()}
         done = self._consume(stable, committed=True)
+        if only_committed:
+            return {name: self._last(name) for name in done}
         rest = {name: (max(part.begin, part.stable), part.end) for name, part in self._parts.items()}
         done &= self._consume({name: span for name, span in rest.items() if name in done}, committed=False)
         return {name: self._last(name) for name in done}

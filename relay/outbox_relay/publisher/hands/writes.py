@@ -27,7 +27,7 @@ from outbox_relay.publisher.hands.reads import Announced, Reads
 from outbox_relay.publisher.lease import ROW_WAIT_MS, Lease, LeaseLostError
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publisher.locked import LockedRows
-from outbox_relay.publisher.prepared import BOOL, INT8, TEXT, Call, Numbered, PreparedStatements, Rider
+from outbox_relay.publisher.prepared import BOOL, INT2, INT8, TEXT, Call, Numbered, PreparedStatements, Rider
 from outbox_relay.publisher.snapshot import Snapshot
 from outbox_relay.text.logs import Log
 
@@ -48,6 +48,10 @@ _TYPES = {
 }
 _RECORD = Numbered.of(PUBLICATIONS["record"], _TYPES)
 _BARRIER = Numbered.of(PUBLICATIONS["barrier"], _TYPES)
+_INTEND = Numbered.of(
+    Statements("outbox_relay/publisher/hands/batches.sql")["intend"],
+    {**_TYPES, "first": INT2, "number": INT8, "shard": TEXT, "digest": TEXT},
+)
 
 
 @dataclass(slots=True)
@@ -82,7 +86,7 @@ class Writes:
 
     def rider(self, write: Write) -> Rider | None:
         """Return a write of one publication as a statement to travel with a poll; None: it takes more than that."""
-        if not write.published or not self._is_plain(write):
+        if not write.published or write.intents or not self._is_plain(write):
             return None
         records = self._records(write)
         if len(records) != 1:
@@ -123,26 +127,53 @@ class Writes:
         others = (write.claims, write.announce, write.retract, write.let_go)
         return not (any(others) or self.has_more or any(item.taken_from for item in write.published))
 
-    def record(self, write: Write) -> Write:
+    def record(self, write: Write) -> Write | None:
         """Write publications alone, for which no row is locked; they, or a barrier, are flushed.
+
+        Intents of batches need one row; None: another session holds it.
 
         Raises:
             LeaseLostError: another relay owns lanes of ours; nothing was written.
         """
         records = self._records(write)
-        if not records:
+        if not records and not write.intents:
             self.barrier()
             return write
-        if len(records) == 1:
+        if len(records) == 1 and not write.intents:
             self._insert(records)
-        else:
-            self.statements.redo(lambda: self._in_one_commit(records))
+        elif not self.statements.redo(lambda: self._in_one_commit(records, write)):
+            self._put_off()
+            return None
         self.floor = write.floor
         return write
 
-    def _in_one_commit(self, records: Collection[dict[str, Any]]) -> None:
+    def _in_one_commit(self, records: Collection[dict[str, Any]], write: Write) -> bool:
         with self.conn.transaction():
+            if not self._intend(write):
+                return False
             self._insert(records)
+        return True
+
+    def _intend(self, write: Write) -> bool:
+        """Write the intents of batches; return whether the row that this needs was free."""
+        ended: tuple[int, ...] = write.ended
+        for batch in write.intents:
+            values = {
+                "epoch": self.lease.epoch,
+                "owner": self.lease.owner,
+                "first": min(self.reads.lanes),
+                "shard": str(self.lease.shard),
+                "ended": array_text(ended),
+                "number": batch.proof.number,
+                "digest": batch.proof.digest,
+                "ids": array_text(item.row.id for item in batch.items),
+                "positions": array_text(item.row.position for item in batch.items),
+                "partitions": array_text(item.partition for item in batch.items),
+            }
+            if not self.statements.run(Call(_INTEND, _INTEND.bind(values))).command_tuples:
+                return False
+            ended = ()
+        return True
 
     def _insert(self, records: Collection[dict[str, Any]]) -> None:
         for record in records:
@@ -256,7 +287,7 @@ class Writes:
         with self.conn.transaction():
             self._run(LANE_STATEMENTS["lock_timeout"], {"ms": str(ROW_WAIT_MS)})
             locked = self.conn.execute(STATEMENTS["own"], mine, prepare=True).fetchone()
-            if locked != (len(self.reads.lanes),):
+            if locked != (len(self.reads.lanes),) or not self._intend(write):
                 return None
             if rows:
                 self._run(STATEMENTS["begin_holds"], values_of(rows))

@@ -1,0 +1,271 @@
+"""Whoever takes lanes that are delivered exactly once proves first what its predecessor sent.
+
+The lanes are taken, so nobody else writes an intent for them. New producers fence the former ones, and wait until Kafka
+has ended their transactions. The group's offset is then the number of the last batch that Kafka has. One commit
+writes the publications of all batches up to it, and deletes the intents of the others, which are certainly not in
+Kafka.
+
+What cannot be proven stops the relay of this shard, with its intents as they are: the offset of another environment
+that uses the same ids, an offset that Kafka has forgotten, a standby that lacks the newest intents. A relay that
+delivers at least once takes over all the same, and publishes again what may be in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from confluent_kafka import KafkaException
+
+from outbox.statements import Statements, array_text
+from outbox_relay.publisher.core.transactions import NotProvenError
+from outbox_relay.publisher.core.values import Item, Proof, Row, Write
+from outbox_relay.publisher.delivery import Delivery
+from outbox_relay.publisher.hands.published import records_of
+from outbox_relay.publisher.hands.senders import check
+from outbox_relay.publisher.hands.transactional import TransactionalWires
+from outbox_relay.publisher.hands.writes import PUBLICATIONS
+from outbox_relay.publisher.hands.writes import STATEMENTS as WRITE_STATEMENTS
+from outbox_relay.publisher.kafka import readable
+from outbox_relay.publisher.lease import Lease, LeaseLostError
+from outbox_relay.publisher.partitions import LivePartitions
+from outbox_relay.publisher.shard import Shard
+from outbox_relay.publisher.snapshot import Snapshot
+from outbox_relay.text.errors import OperatorError
+from outbox_relay.text.logs import Log
+
+STATEMENTS = Statements("outbox_relay/publisher/hands/batches.sql")
+
+FIRST = Proof(0, "")
+"""The batch of a shard that begins."""
+ABSENT = Proof(-1, "")
+"""What a group has committed of which Kafka knows nothing."""
+PREFIX = "outbox-"
+
+log = Log("relay")
+
+
+class DeliveryError(OperatorError):
+    """Exactly-once delivery is not possible; the text names why, and what repairs it."""
+
+
+def not_proven(reason: str, name: str) -> DeliveryError:
+    """Return why a relay stops whose batches Kafka does not prove."""
+    return DeliveryError(
+        f"BATCH_NOT_PROVEN: {reason} (consumer group {name!r}): Kafka has forgotten the group, another environment "
+        "uses its transactional ids, or this server lacks what another one had recorded\n"
+        "find out which: outbox failover scan lists what Kafka has. Then let a relay publish again what may be there: "
+        "outbox relay run --delivery at-least-once; stop it, and exactly-once begins anew"
+    )
+
+
+_PREFIXED = "--resource-pattern-type prefixed --allow-principal User:NAME"
+_REFUSALS = {
+    "INVALID_TRANSACTION_TIMEOUT": (
+        "transaction.timeout.ms is above what the broker allows (transaction.max.timeout.ms)",
+        "state a shorter one: --kafka-config transaction.timeout.ms=60000",
+    ),
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": (
+        "the Kafka user may not use the transactional ids of this database",
+        "grant it: kafka-acls --add --operation Write --operation Describe --transactional-id outbox- "
+        + _PREFIXED,
+    ),
+    "GROUP_AUTHORIZATION_FAILED": (
+        "the Kafka user may not commit offsets of the group in which batches are numbered",
+        "grant it: kafka-acls --add --operation Read --group outbox- " + _PREFIXED,
+    ),
+    "TOPIC_AUTHORIZATION_FAILED": (
+        "the Kafka user may not name the topic __consumer_offsets in an offset",
+        "grant it: kafka-acls --add --operation Read --topic __consumer_offsets --allow-principal User:NAME",
+    ),
+    "_UNSUPPORTED_FEATURE": (
+        "the broker has no transactions",
+        "use Kafka 2.5 or newer, or --delivery at-least-once",
+    ),
+    "UNSUPPORTED_VERSION": (
+        "the broker has no transactions of this kind",
+        "use Kafka 2.5 or newer, or --delivery at-least-once",
+    ),
+}
+
+
+def refusal(code: str, text: str, name: str) -> DeliveryError | None:
+    """Return what to do about an error of Kafka that no waiting repairs; None for any other.
+
+    Args:
+        code: Kafka's name of the error.
+        text: its text.
+        name: of the group, which begins the transactional ids.
+    """
+    known = _REFUSALS.get(code)
+    if known is None:
+        return None
+    return DeliveryError(f"{code}: {known[0]} ({name}): {text}\n{known[1]}")
+
+
+def require_transactions(conn: psycopg.Connection[Any], settings: Mapping[str, Any], shard: Shard) -> None:
+    """Find out whether Kafka lets this relay deliver exactly once, before it takes lanes.
+
+    Raises:
+        DeliveryError: it does not.
+        KafkaException: Kafka does not reply.
+    """
+    name = f"{_base(conn, shard)}-check"
+    try:
+        check(settings, name)
+    except KafkaException as error:
+        found = refusal(error.args[0].name(), readable(error), name)
+        if found is None:
+            raise
+        raise found from error
+
+
+def _base(conn: psycopg.Connection[Any], shard: Shard) -> str:
+    system_identifier, database = _identity(conn)
+    return f"{PREFIX}{system_identifier}-{database}-{shard.number}of{shard.count}"
+
+
+def _identity(conn: psycopg.Connection[Any]) -> tuple[int, int]:
+    row = conn.execute(STATEMENTS["identity"]).fetchone()
+    assert row is not None  # noqa: S101  (this database is there)
+    return int(row[0]), int(row[1])
+
+
+@dataclass(slots=True)
+class Proving:
+    """Proves the batches of lanes that were taken, before anything is read."""
+
+    conn: psycopg.Connection[Any]
+    lease: Lease
+    settings: Mapping[str, Any]
+    partitions: LivePartitions
+    floor: Snapshot
+    batch: int
+    """The last one of the publications of this epoch."""
+    is_doubted: bool = False
+    """Whether Kafka may have what has no publication: it did not prove it, and messages are delivered at least once."""
+
+    def run(self) -> tuple[TransactionalWires, Proof] | None:
+        """Prove what former leaders sent; return the producers and the last batch, or None for at-least-once.
+
+        Raises:
+            DeliveryError: it cannot be proven, or Kafka refuses.
+            KafkaException: Kafka does not reply.
+            LeaseLostError: another relay has the lanes.
+        """
+        kept: tuple[TransactionalWires, Proof] | None = None
+        is_exact = self.lease.delivery is Delivery.EXACTLY_ONCE
+        system_identifier, _ = _identity(self.conn)
+        values = {"lanes": array_text(self.lease.lanes)}
+        for shard, name, made_on in self.conn.execute(STATEMENTS["known"], values).fetchall():
+            wires = TransactionalWires(self.settings, name)
+            is_kept = is_exact and (shard, made_on) == (str(self.lease.shard), system_identifier)
+            try:
+                offset = self._prove(shard, wires)
+                self._record(shard, offset, is_kept=is_kept)
+                if is_kept:
+                    kept = wires, offset
+            finally:
+                if kept is None or kept[0] is not wires:
+                    wires.close()
+        return self._begin(system_identifier) if is_exact and kept is None else kept
+
+    def _begin(self, system_identifier: int) -> tuple[TransactionalWires, Proof]:
+        """Begin a shard: from now on its messages go in transactions."""
+        name = f"{_base(self.conn, self.lease.shard)}-{self.lease.epoch}"
+        values = {
+            "shard": str(self.lease.shard),
+            "name": name,
+            "system_identifier": system_identifier,
+            "lanes": array_text(self.lease.lanes),
+            "digest": FIRST.digest,
+        }
+        with self.conn.transaction():
+            self._lock()
+            self.conn.execute(STATEMENTS["begin"], values)
+        log.info("exactly-once delivery begins", group=name)
+        wires = TransactionalWires(self.settings, name)
+        return wires, self._prove(str(self.lease.shard), wires)
+
+    def _prove(self, shard: str, wires: TransactionalWires) -> Proof:
+        rows = self.conn.execute(STATEMENTS["intents"], {"shard": shard}).fetchall()
+        known = [Proof(*row) for row in rows]
+        try:
+            try:
+                self._require(wires.offset(stable=False), known, wires)  # before it fences anybody
+                offset = self._fenced(wires)
+                self._require(offset, known, wires)
+            except DeliveryError as error:
+                if self.lease.delivery is Delivery.EXACTLY_ONCE:
+                    raise
+                log.warning("messages may be published again", reason=str(error))
+                self._fenced(wires)
+                self.is_doubted = True
+                return ABSENT
+            if offset is None:
+                wires.commit_nothing(FIRST)
+                offset = FIRST
+        except KafkaException as error:
+            code = error.args[0].name()
+            refused = refusal(code, readable(error), wires.name)
+            if refused is None:
+                raise
+            raise refused from error
+        return offset
+
+    def _fenced(self, wires: TransactionalWires) -> Proof | None:
+        wires.replace()
+        return wires.take_proof(None)[1]
+
+    def _require(self, offset: Proof | None, known: list[Proof], wires: TransactionalWires) -> None:
+        """Refuse an offset that is none of the batches that Kafka may have. One that begins has none yet."""
+        if offset in known or (offset is None and known == [FIRST]):
+            return
+        self._lock()  # another leader may have sent it
+        reason = f"Kafka has batch {offset}, which is none of {known}"
+        raise not_proven(reason, wires.name) from NotProvenError(reason)
+
+    def _record(self, shard: str, offset: Proof, *, is_kept: bool) -> None:
+        """Write the publications of what Kafka has, and delete all intents but the last batch's."""
+        values = {"shard": shard, "batch": offset.number}
+        with self.conn.transaction():
+            self._lock()
+            found = self.conn.execute(STATEMENTS["unrecorded"], values).fetchall()
+            if found:
+                self._publish(found)
+            self.conn.execute(STATEMENTS["end_intents"], values)
+            if not self.is_doubted:
+                self.conn.execute(STATEMENTS["end_announcements"], {"lanes": array_text(self.lease.lanes)})
+            if not is_kept:
+                self.conn.execute(STATEMENTS["forget"], values)
+        log.info("batches proven", shard=shard, batch=offset.number, recorded=len(found))
+
+    def _publish(self, rows: list[tuple[int, int, int]]) -> None:
+        """Write publications without offsets: only their number is known."""
+        items = tuple(
+            Item(Row(id_, position, "", None, 0), 0, partition, in_doubt=False, taken_from=None)
+            for id_, position, partition in rows
+        )
+        write = Write(items, (), self.floor, (), (), (), (), set(), 0, is_barrier=False)
+        mine = self.lease.ownership(self.lease.lanes)
+        self.batch += 1
+        of_all = {**mine, "lanes": mine["mine"], "batch": self.batch}
+        for record in records_of(write, of_all, self.partitions.bounds()):
+            count = record["positions"].count(",") + 1
+            unknown = array_text(["NULL"] * count)
+            self.conn.execute(PUBLICATIONS["record"], {**record, "offsets": unknown})
+        self.conn.execute(WRITE_STATEMENTS["settle"], {"ids": array_text(id_ for id_, _, _ in rows)})
+
+    def _lock(self) -> None:
+        """Lock the lanes' rows until the transaction ends.
+
+        Raises:
+            LeaseLostError: another relay has the lanes.
+        """
+        row = self.conn.execute(WRITE_STATEMENTS["own"], self.lease.ownership(self.lease.lanes)).fetchone()
+        if row != (len(self.lease.lanes),):
+            raise LeaseLostError(
+                f"lanes of {self.lease.owner} (epoch {self.lease.epoch}) are another relay's"
+            )
