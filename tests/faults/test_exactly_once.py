@@ -78,6 +78,7 @@ def wrong_with(servers: str, load: Load, topic: str) -> str:
 def publish_all(servers: str, database: str) -> None:
     """Run a relay until everything is published."""
     with connect(database) as conn, RelayProcess(database, servers, *OPTIONS) as relay:
+        relay.wait_for("lanes taken")
         wait_published(conn)
         relay.stop()
 

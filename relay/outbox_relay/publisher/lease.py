@@ -102,7 +102,6 @@ class Lease:
     """It leads lanes of this shard only."""
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     waits_for: str | None = None
-    """See switching.py."""
 
     def renew(self, conn: psycopg.Connection[Any]) -> None:
         """Extend the lease.
@@ -280,14 +279,8 @@ def join(
             f"the database has {found} lanes, and this version works with {LANES}\n"
             "run the version of outbox-kafka that made the schema, or restore the rows of outbox.lane"
         )
-    values = {
-        "owner": owner,
-        "version": VERSION,
-        "shard": str(shard),
-        "is_draining": is_draining,
-        "lease": seconds,
-        "since": since,
-    }
+    values = {"owner": owner, "version": VERSION, "shard": str(shard), "is_draining": is_draining}
+    values |= {"lease": seconds, "since": since}
     try:
         with conn.transaction():
             conn.execute(STATEMENTS["lock_timeout"], {"ms": f"{LOCK_WAIT_S * 1000:.0f}"})
@@ -401,6 +394,5 @@ def read_progress(snapshot: str | None, base: str | None, after: int | None, is_
 
 
 def _one(conn: psycopg.Connection[Any], name: str, values: Mapping[str, Any] | None = None) -> Any:
-    row = conn.execute(STATEMENTS[name], values).fetchone()
-    assert row is not None  # noqa: S101  (a SELECT of one value)
-    return row[0]
+    [(value,)] = conn.execute(STATEMENTS[name], values).fetchall()
+    return value

@@ -53,6 +53,7 @@ def name_of(conn: Connection, shard: str = "1/1") -> str:
 
 def run(database: str, servers: str, conn: Connection, *options: str) -> None:
     with RelayProcess(database, servers, *options) as relay:
+        relay.wait_for("lanes taken")
         wait_published(conn)
         relay.stop()
 

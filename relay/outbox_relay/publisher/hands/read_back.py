@@ -232,7 +232,7 @@ class _Reader:
         self._until = until
         self._records: dict[Name, list[tuple[int, str, int]]] = {name: [] for name in parts}
 
-    def read(self, *, only_committed: bool) -> dict[Name, dict[str, LastRecord]]:
+    def read(self, *, only_committed: bool = False) -> dict[Name, dict[str, LastRecord]]:
         """Return, for each partition that was read to its end, the last record of each message.
 
         Args:

@@ -40,6 +40,11 @@ from outbox_relay.publisher.topic import Topic
 from outbox_relay.text.logs import Log, inherit
 
 PRODUCERS = 2
+GIVE_UP_S = 2 * CALL_S
+"""For so long a call is waited for. librdkafka may keep it for longer than it was asked to: a minute, of a broker that
+stands still."""
+THREADS = 8
+"""For calls that wait, also those that are given up."""
 MORE_S, MORE_TIMES = 0.02, 5
 """So long, and so often, a failed producer is polled for more: a refusal may be reported behind what it took along."""
 
@@ -72,9 +77,7 @@ class TransactionalWires:
         """
         self._settings, self.name = settings, name
         self._senders: list[Sender] = []
-        self._pool = ThreadPoolExecutor(
-            PRODUCERS + 1, thread_name_prefix="transactions", initializer=inherit()
-        )
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="transactions", initializer=inherit())
         self._proof: Future[tuple[list[Sender], Proof | None]] | None = None
         self._group: Any = None
         self.is_tainted = False
@@ -265,6 +268,8 @@ class TransactionalWires:
             error = sender.reports.failures[0].error
         if error is not None:
             return self._end_of(sender, error)
+        if sender.call is not None and not sender.call.done() and time.monotonic() - sender.since > GIVE_UP_S:
+            return Failed("_TIMED_OUT", f"Kafka did not reply to a call for {GIVE_UP_S:g} s")
         if sender.is_disturbed and not self._is_committed(sender):
             return Failed("_TRANSPORT", "a connection was lost while a transaction was open")
         return None
