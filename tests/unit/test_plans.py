@@ -164,13 +164,29 @@ EXEMPT: dict[str, dict[str, str]] = {
         "newest": NO_TABLE,
         **dict.fromkeys(["all", "still_there"], "a row per partition"),
     },
+    "relay/outbox_relay/publisher/hands/batches.sql": {
+        "identity": "reads what the server knows of itself",
+        **dict.fromkeys(["known", "begin", "forget", "was_exactly_once"], "a row per shard, and its intents"),
+        **dict.fromkeys(["intents", "end_intents"], "when lanes are taken: three intents of a shard at most"),
+        "end_announcements": "when lanes are taken: what is held of them, by its index",
+    },
     "relay/outbox_relay/publisher/lanes.sql": {
         **dict.fromkeys(["take", "lock_free", "give_back", "clear", "join", "renew", "release"], LANES),
         **dict.fromkeys(["note_failover", "leave_timeline"], LANES),
         "doubt_held": "when lanes are taken: reads what is held only where their last owner was on another server",
         **dict.fromkeys(
-            ["doubts", "leadership", "others", "other_versions", "other_divisions", "lane_numbers"], LANES
+            [
+                "doubts",
+                "leadership",
+                "others",
+                "other_versions",
+                "other_divisions",
+                "lane_numbers",
+                "not_ended",
+            ],
+            LANES,
         ),
+        "is_exactly_once": "a row per shard",
         **dict.fromkeys(["topic_generation", "note_origin"], "a table of one row"),
         **dict.fromkeys(["lock_holders", "loop"], "reads what the server knows of its sessions"),
         **dict.fromkeys(

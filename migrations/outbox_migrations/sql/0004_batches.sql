@@ -15,7 +15,8 @@ COMMENT ON COLUMN outbox.exactly_once.name IS
 COMMENT ON COLUMN outbox.exactly_once.is_over IS 'they do no more; Kafka has records of transactions that were aborted';
 COMMENT ON COLUMN outbox.exactly_once.system_identifier IS 'the server on which the name was made: a copy has ids of its own';
 
--- What each batch has that Kafka may have: written before it is sent. The last committed one stays. Not a foreign key: each batch would
+-- What each batch has that Kafka may have: written before it is sent. The last committed one stays. By batch first: those that are deleted
+-- are named, and a held snapshot keeps them in the index. Not a foreign key: each batch would
 -- lock the row of its shard.
 CREATE TABLE outbox.intent (
     shard      text      NOT NULL,
@@ -24,7 +25,7 @@ CREATE TABLE outbox.intent (
     ids        bigint[]  NOT NULL,
     positions  bigint[]  NOT NULL,
     partitions integer[] NOT NULL,
-    PRIMARY KEY (shard, batch),
+    PRIMARY KEY (batch, shard),
     CONSTRAINT intent_is_complete CHECK (cardinality(ids) = cardinality(positions) AND cardinality(ids) = cardinality(partitions))
 );
 ALTER TABLE outbox.intent ALTER ids SET STORAGE EXTERNAL, ALTER positions SET STORAGE EXTERNAL, ALTER partitions SET STORAGE EXTERNAL;

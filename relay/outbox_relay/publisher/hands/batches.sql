@@ -64,7 +64,7 @@ WITH mine AS MATERIALIZED (
 )
 INSERT INTO outbox.intent (shard, batch, digest, ids, positions, partitions)
 SELECT %(shard)s, %(number)s, %(digest)s, %(ids)s::bigint[], %(positions)s::bigint[], %(partitions)s::integer[] FROM mine
-ON CONFLICT (shard, batch) DO UPDATE
+ON CONFLICT (batch, shard) DO UPDATE
 SET digest = excluded.digest, ids = excluded.ids, positions = excluded.positions, partitions = excluded.partitions
 
 -- name: was_exactly_once
