@@ -312,6 +312,8 @@ class Loop:
         """Whether nothing is under way, nothing is held, and only something new gives it anything to do."""
         core = self.core
         is_busy = core.memory.rows or core.holds.by_scope or core.sources.catch_ups or core.is_stopping
+        if self.exactly is not None and not self.exactly.is_idle(time.monotonic()):
+            return False
         return not (is_busy or self._unread or self._unconfirmed or self.writes.has_more)
 
     # The end ------------------------------------------------------------------------------------------------------

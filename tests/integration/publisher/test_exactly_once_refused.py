@@ -165,3 +165,40 @@ def test_two_databases_of_one_server_have_ids_of_their_own(
             insert(where, topic, "k", f"k:{where is there:d}")
             run(at, bootstrap_servers, where, *EXACTLY)
         assert name_of(conn) != name_of(there)
+
+
+def test_a_topic_that_the_relay_may_not_write_to_is_found_and_held_and_others_flow(
+    private_stack: Stack, database: str, conn: Connection
+) -> None:
+    """Kafka fails the whole transaction, and does not say which topic it is."""
+    with SecuredBroker(private_stack, guarded=True) as broker:
+        topics = [broker.make_topic(name) for name in ("first", "second", "third")]
+        for topic in topics:
+            broker.grant(topic, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
+        for topic in ("first", "third"):
+            broker.grant(topic, AclOperation.WRITE)
+        broker.grant_prefixed(
+            ResourceType.TRANSACTIONAL_ID, "outbox-", AclOperation.WRITE, AclOperation.DESCRIBE
+        )
+        broker.grant_prefixed(ResourceType.GROUP, "outbox-", AclOperation.READ)
+        broker.grant("__consumer_offsets", AclOperation.READ)
+        for topic in topics:
+            insert_numbered(conn, topic, 30)
+        with RelayProcess(database, broker.bootstrap_servers, *EXACTLY, *broker.options) as relay:
+            flowing = (
+                "SELECT count(*) FROM outbox.message_status WHERE topic <> 'second' AND status = 'PUBLISHED'"
+            )
+            wait_until(lambda: conn.execute(flowing).fetchone() == (60,), "the other topics flow")
+            held = "SELECT DISTINCT topic, error FROM outbox.parked_key"
+            [(topic, error)] = conn.execute(held).fetchall()
+            assert topic == "second"
+            assert error.startswith("TOPIC_AUTHORIZATION_FAILED")
+            broker.grant("second", AclOperation.WRITE)
+            wait_until(
+                lambda: conn.execute(PUBLISHED, ["second"]).fetchone() == (30,), "it flows, too", seconds=90
+            )
+            relay.stop()
+        for topic in topics:
+            found = compare(read_topic(broker.open_servers, topic), numbered(30))
+            assert not found.broken
+            assert not found.duplicate_records

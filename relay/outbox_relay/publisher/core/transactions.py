@@ -72,21 +72,22 @@ class Transactions:
     def _choose(self, is_moving: Callable[[str], bool]) -> tuple[list[Item], bool]:
         """Take messages of all partitions in turn, up to a batch (isolation).
 
-        What Kafka refuses takes its transaction with it. So topics on probation go by themselves in every second one,
-        and each partition has one message in it, which is then alone (R8).
+        What Kafka refuses takes its transaction with it, and Kafka may not say which topic is at fault. So each topic
+        on probation goes by itself in every second one, and each partition has one message in it, which is alone (R8).
         """
-        suspects: list[Stream] = []
+        suspects: dict[str, list[Stream]] = {}
         others: list[tuple[Stream, int]] = []
         for (topic, _), stream in self._streams.by_name.items():
             if stream.queued and not is_moving(topic):
                 if topic in self._streams.probation:
-                    suspects.append(stream)
+                    suspects.setdefault(topic, []).append(stream)
                 else:
                     others.append((stream, self._room_of(topic)))
         if suspects and (self._last % AHEAD or not others):
             if self.batches:
                 return [], False
-            return [_send_next(stream) for stream in suspects[: self._limits.batch]], True
+            streams = [*suspects.values()][self._last // AHEAD % len(suspects)]
+            return [_send_next(stream) for stream in streams[: self._limits.batch]], True
         return self._in_turn(others), False
 
     def _in_turn(self, streams: list[tuple[Stream, int]]) -> list[Item]:
@@ -180,7 +181,13 @@ class Transactions:
 
     # Doubt --------------------------------------------------------------------------------------------------------
 
-    def failed(self, refused: Collection[Item] = (), *, accused: Collection[Item] = ()) -> None:
+    def failed(
+        self,
+        refused: Collection[Item] = (),
+        *,
+        accused: Collection[Item] = (),
+        suspects: Collection[str] = (),
+    ) -> None:
         """Give up all producers: one failed, timed out, was fenced, or did not answer.
 
         None of them aborts or is used again. What was sent is not in doubt for long: `proven_at` decides.
@@ -188,8 +195,11 @@ class Transactions:
         Args:
             refused: what Kafka refused. A message is accused only if it was the only one of its partition (R8).
             accused: messages of which no record can be made.
+            suspects: topics of which one is at fault. One batch of each by itself shows which.
         """
         self.is_proven = False
+        for topic in suspects:
+            self._streams.probation.setdefault(topic, 1)
         self._accused += accused
         for item in refused:
             batch = next((one for one in self.batches if item in one.items), None)

@@ -154,7 +154,7 @@ class Batch:
     """The messages of one transaction of Kafka's.
 
     Its life: sealed, intended (PostgreSQL has its intent), begun, produced (Kafka has acknowledged all of it, and its
-    offset), ending. `is_probe`: its messages are of topics on probation, one of each partition.
+    offset), ending. `is_probe`: its messages are of one topic, on probation, and one of each partition.
     """
 
     proof: Proof

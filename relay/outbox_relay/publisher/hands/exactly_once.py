@@ -35,9 +35,9 @@ from outbox_relay.publisher.hands.writes import Writes
 from outbox_relay.publisher.kafka import readable
 from outbox_relay.text.logs import Log
 
-KEEP_EVERY_S = 86_400.0
-"""How often a batch goes out at least, with nothing in it: Kafka forgets what a group without members last committed so
-long ago (`offsets.retention.minutes`, a week)."""
+KEEP_EVERY_S = 3600.0
+"""How often a batch goes out at least, with nothing in it: Kafka forgets what a group without members last committed
+too long ago (`offsets.retention.minutes`, a week)."""
 
 log = Log("relay")
 
@@ -110,9 +110,9 @@ class ExactlyOnce:
     def _fail(self, failed: Failed, now: float) -> None:
         log.error("delivery failed", text=f"{failed.code}: {failed.text}", messages=len(failed.refused))
         text = f"{failed.code}: {failed.text}"
-        if (
-            refused := refusal(failed.code, failed.text, self.wires.name)
-        ) is not None and failed.topic is None:
+        is_of_topics = failed.code in TOPICS_FAULT and OFFSETS_TOPIC not in failed.text
+        refused = None if is_of_topics else refusal(failed.code, failed.text, self.wires.name)
+        if refused is not None:
             raise refused
         if failed.unfit is not None:
             item, error = failed.unfit
@@ -124,6 +124,10 @@ class ExactlyOnce:
             error = Unpublishable(failed.code, failed.text)
             self.rows.errors.update((item.row.id, error) for item in failed.refused)
             self.batches.failed(failed.refused)
+        elif is_of_topics and failed.topic is None and failed.topics:
+            if len(failed.topics) == 1:
+                self.gates.hold_topic(next(iter(failed.topics)), text, now)
+            self.batches.failed(suspects=failed.topics)  # Kafka does not say which one it is
         else:
             self._pause.begin(now)
             if failed.topic is not None and any(batch.is_probe for batch in self.batches.batches):
@@ -162,6 +166,11 @@ class ExactlyOnce:
         if (refused := refusal(code, text, self.wires.name)) is not None:
             raise refused
         log.warning("delivery failed", text=f"{code}: {text}", next_try_in_s=self._pause.begin(now))
+
+    def is_idle(self, now: float) -> bool:
+        """Return whether nothing is under way, and nothing has to go out to keep the group."""
+        is_calm = self.batches.is_proven and not self.batches.batches and not self.wires.is_replacing
+        return is_calm and now < self._keep_at
 
     # Sending ------------------------------------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ class Failed(NamedTuple):
     """Why no producer is used any more.
 
     `refused`: what Kafka refused. `unfit`: a message of which no record can be made. `topic`: of the message that
-    failed first; none where the producer itself is at fault.
+    failed first; none where the producer itself is at fault, or one of `topics`: those of the batch.
     """
 
     code: str
@@ -63,6 +63,7 @@ class Failed(NamedTuple):
     refused: tuple[Item, ...] = ()
     unfit: tuple[Item, Unpublishable] | None = None
     topic: str | None = None
+    topics: frozenset[str] = frozenset()
 
 
 class TransactionalWires:
@@ -293,7 +294,14 @@ class TransactionalWires:
         first = refused[0] if refused else named[0] if named else None
         cause = error if first is None else first.error
         topic = None if first is None else first.item.row.topic
-        return Failed(cause.name(), readable(cause), tuple(one.item for one in refused), topic=topic)
+        items = () if sender.batch is None else sender.batch.items
+        return Failed(
+            cause.name(),
+            readable(cause),
+            tuple(one.item for one in refused),
+            topic=topic,
+            topics=frozenset(item.row.topic for item in items),
+        )
 
     # What the loop asks of all wires ------------------------------------------------------------------------------
 
@@ -336,7 +344,7 @@ class TransactionalWires:
         except KafkaException as error:
             log.info("partitions of a topic not read yet", topic=topic.name, error=readable(error))
             return False
-        return all(len(one.partitions) >= topic.partitions for one in known)
+        return bool(known) and all(len(one.partitions) >= topic.partitions for one in known)
 
     def rest(self) -> bool:
         """Return whether nothing is under way. The producers stay: new ones would have to fence them."""
