@@ -123,7 +123,7 @@ def new_log_reader(settings: Mapping[str, Any], *, committed: bool, group: str =
         settings: of the producers.
         committed: read up to the first open transaction, and nothing that was aborted, of a group its stable offsets.
             Otherwise all there is.
-        group: whose offsets it reads; nobody joins it.
+        group: whose offsets it reads, without joining it.
     """
     own: dict[str, Any] = {"logger": librdkafka}
     return Consumer(

@@ -26,7 +26,7 @@ import psycopg
 
 from outbox.partitioning.lanes import LANES
 from outbox.statements import Statements, array_text
-from outbox_relay.publisher.delivery import Delivery
+from outbox_relay.publisher.guarantee import Guarantee
 from outbox_relay.publisher.shard import ALL_LANES, Shard
 from outbox_relay.publisher.snapshot import START, Progress, Snapshot
 from outbox_relay.publisher.switching import may_take
@@ -100,7 +100,7 @@ class Lease:
     """Whether no broker replies, while something waits for one; written with each renewal."""
     shard: Shard = ALL_LANES
     """It leads lanes of this shard only."""
-    delivery: Delivery = Delivery.AT_LEAST_ONCE
+    delivery: Guarantee = Guarantee.AT_LEAST_ONCE
     waits_for: str | None = None
 
     def renew(self, conn: psycopg.Connection[Any]) -> None:
@@ -254,7 +254,7 @@ def join(
     seconds: float,
     *,
     shard: Shard = ALL_LANES,
-    delivery: Delivery = Delivery.AT_LEAST_ONCE,
+    delivery: Guarantee = Guarantee.AT_LEAST_ONCE,
     since: datetime | None = None,
     is_draining: bool = False,
 ) -> Lease:

@@ -32,9 +32,9 @@ from outbox_relay.database.reasons import is_away, is_divided, may_heal, reason
 from outbox_relay.database.rights import needing
 from outbox_relay.database.schema import SchemaError, require_current
 from outbox_relay.publisher import lease
-from outbox_relay.publisher.delivery import Delivery
 from outbox_relay.publisher.errors import KafkaUnavailableError
 from outbox_relay.publisher.finder import PAGE, prepare_session
+from outbox_relay.publisher.guarantee import Guarantee
 from outbox_relay.publisher.hands.opening import Hands
 from outbox_relay.publisher.hands.proving import require_transactions
 from outbox_relay.publisher.hands.rows import Rows
@@ -96,7 +96,7 @@ class RelayOptions:
     report_every: float = 10.0
     sweep_every: float = 600.0
     publish_after: PublishAfter = PublishAfter.COMMITTED
-    delivery: Delivery = Delivery.AT_LEAST_ONCE
+    delivery: Guarantee = Guarantee.AT_LEAST_ONCE
     shard: Shard = ALL_LANES
     """The lanes that the relay may lead."""
     stalled_after: float = 60.0
@@ -232,7 +232,7 @@ class Relay:
         require_current(conn)
         prepare_session(conn, self._options.lease)
         ensure_at_start(conn, self._sleep)
-        if not self._started and self._options.delivery is Delivery.EXACTLY_ONCE:
+        if not self._started and self._options.delivery is Guarantee.EXACTLY_ONCE:
             require_transactions(conn, self._settings, self._options.shard)
         held = self._join(conn)
         if held is None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from outbox_relay.publisher.defects import naming_defects
 from outbox_relay.publisher.delayed import Delayed
-from outbox_relay.publisher.delivery import Delivery
 from outbox_relay.publisher.errors import BrokenError
+from outbox_relay.publisher.guarantee import Guarantee
 from outbox_relay.publisher.hands.opening import Hands
 from outbox_relay.publisher.hands.pauses import BROKEN_PAUSE_LAST_S, PauseAfterFailure
 from outbox_relay.publisher.leading import LEAVE_S, LOOK_EVERY_S, Leadership
@@ -200,7 +200,7 @@ class Session:
 
     def _doubt_what_is_sent(self) -> None:
         """Note that Kafka may have anything, but where batches are proven before anything else is sent."""
-        if self._lease.delivery is Delivery.AT_LEAST_ONCE:
+        if self._lease.delivery is Guarantee.AT_LEAST_ONCE:
             self._doubt_everything()
 
     def _start_over(self, error: BrokenError) -> None:

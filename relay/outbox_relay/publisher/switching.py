@@ -1,8 +1,8 @@
 """When lanes may change between relays that deliver at least once and exactly once.
 
-Batches of a shard have two transactional ids, so one relay has all of its lanes, or none. Whoever takes them fences the
-former owner by these ids, whatever it does itself then. Nothing fences a relay that delivers at least once: it is done
-when it has given the lanes back, and dead when its lease has run out and PostgreSQL has ended its session.
+Batches of a shard have two transactional ids, so one relay has all of its lanes, or none. The relay that takes them
+fences the former owner by these ids, whatever it does itself then. Nothing fences a relay that delivers at least once:
+it is done when it has given the lanes back, and dead when its lease has run out and PostgreSQL has ended its session.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import psycopg
 
 from outbox.statements import Statements, array_text
-from outbox_relay.publisher.delivery import Delivery
+from outbox_relay.publisher.guarantee import Guarantee
 from outbox_relay.publisher.shard import Shard
 from outbox_relay.text.logs import Log
 
@@ -26,14 +26,14 @@ class Taker(Protocol):
 
     lanes: frozenset[int]
     shard: Shard
-    delivery: Delivery
+    delivery: Guarantee
     waits_for: str | None
 
 
 def may_take(conn: psycopg.Connection[Any], lease: Taker, free: frozenset[int]) -> bool:
     """Return whether lanes that are free, and locked, can be taken."""
     values = {"lanes": array_text(free)}
-    is_exact = lease.delivery is Delivery.EXACTLY_ONCE
+    is_exact = lease.delivery is Guarantee.EXACTLY_ONCE
     has_batches = is_exact or conn.execute(STATEMENTS["is_exactly_once"], values).fetchone() == (True,)
     if has_batches and free | lease.lanes != lease.shard.lanes:
         return False

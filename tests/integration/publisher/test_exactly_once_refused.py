@@ -109,7 +109,7 @@ def test_each_missing_right_is_named_with_the_command_that_grants_it(
         assert not found.duplicate_records
 
 
-def test_a_group_that_kafka_forgot_stops_its_shard_until_a_relay_publishes_at_least_once(
+def test_a_group_that_kafka_forgot_stops_its_shard_alone(
     database: str, bootstrap_servers: str, conn: Connection, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(partitions=2)

@@ -70,7 +70,7 @@ def test_a_topic_on_probation_waits_for_others_and_goes_by_itself() -> None:
     assert seal(some) is None, "a probe waits until nothing else is under way"
 
 
-def test_the_intent_of_the_last_batch_stays_and_those_before_it_stay_until_all_is_recorded() -> None:
+def test_an_intent_stays_until_all_is_recorded_and_the_last_one_for_longer() -> None:
     some = batches(*"abc", batch=2)
     first = seal(some)
     assert first is not None

@@ -26,7 +26,7 @@ from outbox_relay.cli.relay.retain import retain_options, retention
 from outbox_relay.cli.relay.traced import traced, tracing_option
 from outbox_relay.cli.types import Number, ShardType
 from outbox_relay.database.rights import needing
-from outbox_relay.publisher.delivery import Delivery
+from outbox_relay.publisher.guarantee import Guarantee
 from outbox_relay.publisher.hands.silence import LEAST_PATIENCE_S, PATIENCE_S
 from outbox_relay.publisher.kafka import KafkaSettingError
 from outbox_relay.publisher.replication import PublishAfter
@@ -107,8 +107,8 @@ def relay() -> None:
 )
 @click.option(
     "--delivery",
-    type=click.Choice([str(one) for one in Delivery]),
-    default=str(Delivery.AT_LEAST_ONCE),
+    type=click.Choice([str(one) for one in Guarantee]),
+    default=str(Guarantee.AT_LEAST_ONCE),
     show_default=True,
     envvar="OUTBOX_DELIVERY",
     show_envvar=True,
@@ -184,7 +184,7 @@ def run(
             ack_timeout=ack_timeout,
             shutdown_timeout=shutdown_timeout,
             publish_after=PublishAfter(publish_after),
-            delivery=Delivery(delivery),
+            delivery=Guarantee(delivery),
             shard=shard,
             begin_span=begin_span,
         )

@@ -20,7 +20,7 @@ class Transactions:
     """The batches of one leadership, numbered without gaps.
 
     A batch commits its number in Kafka, as an offset, with its messages. So the greatest offset is the number of the
-    last committed batch, and the intents in PostgreSQL say what was in it.
+    last committed batch, and the intents in PostgreSQL list what was in it.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Transactions:
     def ended(self, settled: set[int]) -> tuple[int, ...]:
         """Return the batches whose intents are of no more use with a write.
 
-        All of them is recorded, and a later one is committed: the offset is none of theirs.
+        All of them is recorded, and a later one is committed: the offset is a later one, too.
 
         Args:
             settled: the ids that the write settles.
@@ -222,7 +222,7 @@ class Transactions:
         sent = [one for one in self.batches if one.state in ("begun", "produced", "ending")]
         known = [self.done, *(one.proof for one in sent)]
         if offset not in known:
-            raise NotProvenError(f"Kafka has batch {offset}, which is none of {known}")
+            raise NotProvenError(f"Kafka has batch {offset}; expected one of {known}")
         while self.done != offset:
             self._publish_first()
         left = [item for batch in self.batches for item in batch.items]

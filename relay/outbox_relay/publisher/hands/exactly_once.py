@@ -3,7 +3,7 @@
 Schedules. The relay dies before the intent is written: nothing was sent. Behind it, or with the transaction open: its
 successor fences it, and the offset is that of the batch before. While Kafka ends the transaction: the successor waits
 for that, and the offset decides. Behind that, before the publications are written: the offset is the batch's, and its
-intent says what to record. It pauses, and wakes up fenced: it asks PostgreSQL first, and is not the leader any more.
+intent lists what to record. It pauses, and wakes up fenced: it asks PostgreSQL first, and is not the leader any more.
 """
 
 from __future__ import annotations

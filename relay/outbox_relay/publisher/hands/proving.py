@@ -1,7 +1,7 @@
-"""Whoever takes lanes that are delivered exactly once proves first what its predecessor sent.
+"""A relay that takes lanes which are delivered exactly once proves first what its predecessor sent.
 
-The lanes are taken, so nobody else writes an intent for them. New producers fence the former ones, and wait until Kafka
-has ended their transactions. The group's offset is then the number of the last batch that Kafka has. One commit
+The lanes are taken, so no other relay writes an intent for them. New producers fence the former ones, and wait until
+Kafka has ended their transactions. The group's offset is then the number of the last batch that Kafka has. One commit
 writes the publications of all batches up to it, and deletes the intents of the others, which are certainly not in
 Kafka.
 
@@ -22,11 +22,10 @@ from confluent_kafka import KafkaException
 from outbox.statements import Statements, array_text
 from outbox_relay.publisher.core.transactions import NotProvenError
 from outbox_relay.publisher.core.values import Item, Proof, Row, Write
-from outbox_relay.publisher.delivery import Delivery
+from outbox_relay.publisher.guarantee import Guarantee
 from outbox_relay.publisher.hands.published import records_of
 from outbox_relay.publisher.hands.senders import check
 from outbox_relay.publisher.hands.transactional import TransactionalWires
-from outbox_relay.publisher.hands.writes import PUBLICATIONS
 from outbox_relay.publisher.hands.writes import STATEMENTS as WRITE_STATEMENTS
 from outbox_relay.publisher.kafka import readable
 from outbox_relay.publisher.lease import Lease, LeaseLostError
@@ -37,6 +36,7 @@ from outbox_relay.text.errors import OperatorError
 from outbox_relay.text.logs import Log
 
 STATEMENTS = Statements("outbox_relay/publisher/hands/batches.sql")
+RECORD = Statements("outbox_relay/publisher/publications.sql")["record"]
 
 FIRST = Proof(0, "")
 """The batch of a shard that begins."""
@@ -57,7 +57,7 @@ def not_proven(reason: str, name: str) -> DeliveryError:
         f"BATCH_NOT_PROVEN: {reason} (consumer group {name!r}): Kafka has forgotten the group, another environment "
         "uses its transactional ids, or this server lacks what another one had recorded\n"
         "find out which: outbox failover scan lists what Kafka has. Then let a relay publish again what may be there: "
-        "outbox relay run --delivery at-least-once; stop it, and exactly-once begins anew"
+        "outbox relay run --delivery at-least-once; stop it, and start exactly-once again"
     )
 
 
@@ -156,7 +156,7 @@ class Proving:
             LeaseLostError: another relay has the lanes.
         """
         kept: tuple[TransactionalWires, Proof] | None = None
-        is_exact = self.lease.delivery is Delivery.EXACTLY_ONCE
+        is_exact = self.lease.delivery is Guarantee.EXACTLY_ONCE
         system_identifier, _ = _identity(self.conn)
         values = {"lanes": array_text(self.lease.lanes)}
         for shard, name, made_on in self.conn.execute(STATEMENTS["known"], values).fetchall():
@@ -194,11 +194,11 @@ class Proving:
         known = [Proof(*row) for row in rows]
         try:
             try:
-                self._require(wires.offset(stable=False), known, wires)  # before it fences anybody
+                self._require(wires.offset(stable=False), known, wires)  # before it fences a relay
                 offset = self._fenced(wires)
                 self._require(offset, known, wires)
             except DeliveryError as error:
-                if self.lease.delivery is Delivery.EXACTLY_ONCE:
+                if self.lease.delivery is Guarantee.EXACTLY_ONCE:
                     raise
                 log.warning("messages may be published again", reason=str(error))
                 self._fenced(wires)
@@ -224,7 +224,7 @@ class Proving:
         if offset in known or (offset is None and known == [FIRST]):
             return
         self._lock()  # another leader may have sent it
-        reason = f"Kafka has batch {offset}, which is none of {known}"
+        reason = f"Kafka has batch {offset}; expected one of {known}"
         raise not_proven(reason, wires.name) from NotProvenError(reason)
 
     def _record(self, shard: str, offset: Proof, *, is_kept: bool) -> None:
@@ -255,7 +255,7 @@ class Proving:
         for record in records_of(write, of_all, self.partitions.bounds()):
             count = record["positions"].count(",") + 1
             unknown = array_text(["NULL"] * count)
-            self.conn.execute(PUBLICATIONS["record"], {**record, "offsets": unknown})
+            self.conn.execute(RECORD, {**record, "offsets": unknown})
         self.conn.execute(WRITE_STATEMENTS["settle"], {"ids": array_text(id_ for id_, _, _ in rows)})
 
     def _lock(self) -> None:

@@ -18,7 +18,7 @@ from outbox_relay.publisher.kafka import QUEUE_KBYTES, new_log_reader, new_produ
 from outbox_relay.publisher.producers import Disturbance
 
 OFFSETS_TOPIC = "__consumer_offsets"
-"""The topic whose partitions the group's offsets name. Kafka insists on one that exists; nobody can delete this one."""
+"""The topic whose partitions the offsets name. Kafka insists on one that exists; no user can delete this one."""
 CALL_S = 5.0
 """For so long a call to Kafka may wait before it is given up."""
 FENCE_S = 15.0

@@ -4,7 +4,7 @@ This is all that knows of Kafka's transactions. A commit in two phases (KIP-939)
 takes the place of `begin`, `commit`, `replace` and `take_proof`.
 
 Batches alternate between the two producers: the next one is produced while Kafka ends the one before it, and no
-producer meets CONCURRENT_TRANSACTIONS of its own. Each has a partition of the group for its offsets, because two
+producer waits for CONCURRENT_TRANSACTIONS of its own. Each has a partition of the group for its offsets, because two
 coordinators may show theirs in either order; the greatest one counts. Whatever waits for Kafka does so on a thread.
 
 Nothing is aborted and no producer is used again after any doubt: an error, a call that took too long, a connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Delivery(StrEnum):
+class Guarantee(StrEnum):
     """What a relay promises about each message."""
 
     AT_LEAST_ONCE = "at-least-once"
