@@ -88,7 +88,7 @@ def test_an_intent_stays_until_all_is_recorded_and_the_last_one_for_longer() -> 
 
 def test_the_offset_of_an_unknown_batch_proves_nothing() -> None:
     some = batches("a")
-    with pytest.raises(NotProvenError, match="none of"):
+    with pytest.raises(NotProvenError, match="expected one of"):
         some.proven_at(Proof(7, "another environment"))
     with pytest.raises(NotProvenError):
         some.proven_at(Proof(8, "1"))
