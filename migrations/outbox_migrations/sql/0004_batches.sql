@@ -1,4 +1,4 @@
--- Exactly-once delivery: what relays send in transactions of Kafka. See docs/adr/0149. outbox.lane.mode is how a lane's last owner
+-- Exactly-once delivery: what relays send in transactions of Kafka. See docs/adr/0028. outbox.lane.mode is how a lane's last owner
 -- delivered.
 
 -- The shards whose messages go to Kafka in transactions.
