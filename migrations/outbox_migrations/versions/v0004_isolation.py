@@ -23,6 +23,7 @@ def upgrade() -> None:
     run("0004_subject_keys.sql")
     run("0004_holds.sql")
     run("0004_order_headers.sql")
+    run("0004_times.sql")
     run("0004_grants.sql")
 
 
