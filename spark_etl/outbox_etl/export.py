@@ -133,7 +133,8 @@ class WindowExport:
             publications = threads.submit(self._replace_publications, began)
             new = threads.submit(self._add)
         self._events, self._published = events.result(), publications.result()
-        messages = new.result() + self._merge()
+        messages = new.result()
+        messages += self._merge(messages)
         seconds = monotonic() - began
         self._say(f"{messages} messages; done after {seconds:.1f} s")
         counts = self._events, self._published, messages
@@ -281,12 +282,15 @@ class WindowExport:
             return False
         return not self._source.touches_known(window)
 
-    def _merge(self) -> int:
-        """Merge what became of older messages, with the watermark."""
+    def _merge(self, new: int) -> int:
+        """Merge what became of older messages, with the watermark; after nothing, not even that is committed."""
         window, target, written = self._window, self._target, 0
         if self._is_first or self._is_new_only():
             self._still()
-            target.mark(window.watermark())
+            if window.lo and not window.below and not (new or self._events or self._published):
+                self._say("nothing has happened: the watermark stays")
+            else:
+                target.mark(window.watermark())
             return 0
         top = max(window.top, self._top) if window.again else min(self._top, window.top)
         slices = _slices(Ids(0, top + 1), self._settings.slice_rows if window.again else top + 1)

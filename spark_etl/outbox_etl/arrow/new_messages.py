@@ -71,6 +71,8 @@ class NewMessages:
             self._report(len(left), next(reason for _, reason in written if reason))
         if len(left) == len(self.ranges):
             return 0, self.ranges
+        if not (made or left):
+            return 0, left
         span = [Between("id", self._ids.lower, self._ids.upper)]
         told = {} if left else told
         return commit.commit(self._source.spark._jvm, table, made, span, since, told=told), left

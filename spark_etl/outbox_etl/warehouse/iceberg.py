@@ -167,7 +167,9 @@ class IcebergTarget:
         return not iceberg_commit.why_not(self._load(table), table, PROPERTIES)
 
     def put(self, table: Table, rows: Any, where: Sequence[Between] | None) -> bool:
-        """Commit files of Arrow's rows."""
+        """Commit files of Arrow's rows; no rows in the place of none are no commit."""
+        if not rows.num_rows and (there := self.files(table, where)) is not None and not there.paths:
+            return True
         jvm, found = self._spark._jvm, self._load(table)
         since = self._began[table.name]
         done = iceberg_put.put(jvm, found, table, rows, where=where, properties=PROPERTIES, since=since)
