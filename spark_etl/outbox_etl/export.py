@@ -2,8 +2,10 @@
 
 The watermark comes with the last commit. Done again, it changes nothing.
 
-If the run dies between two commits, the watermark still names the window's lower bound: the next run reads from there,
-replaces the events and publications of the dead run and merges the messages over its.
+If the run dies between two commits, the watermark still names the window's lower bound. Each slice of new messages
+states in its commit how far the window has come, and the next run ends that very window from there: it is closed, so
+what was written of it stands. Without such a statement it reads from the lower bound, replaces the events and
+publications of the dead run and merges the messages over its.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -21,10 +23,11 @@ from pyspark.sql import functions as f
 from outbox_etl.arrow.few_rows import few_rows
 from outbox_etl.arrow.new_messages import NewMessages
 from outbox_etl.errors import ConcurrentRunError
+from outbox_etl.outcome import ExportResult
 from outbox_etl.reconcile.revocation import revoke
 from outbox_etl.source import partition_guard
 from outbox_etl.source.reader import Ids, Source, lies_among
-from outbox_etl.source.window import Horizon, Watermark, Window, again, following
+from outbox_etl.source.window import Horizon, Part, Watermark, Window, again, following
 from outbox_etl.warehouse import rows
 from outbox_etl.warehouse.changes import (
     BYTES_OF_CHANGES,
@@ -43,23 +46,6 @@ if TYPE_CHECKING:
 
     from outbox_etl.options.settings import Settings
     from outbox_etl.warehouse.target import Target
-
-
-@dataclass(frozen=True, slots=True)
-class ExportResult:
-    """What a run did. Rows are rows written, seconds are wall clock."""
-
-    target: str
-    window_lo: int
-    window_hi: int
-    events: int = 0
-    publications: int = 0
-    messages: int = 0
-    seconds: float = 0.0
-
-    def as_dict(self) -> dict[str, object]:
-        """For machines."""
-        return asdict(self)
 
 
 def export(spark: SparkSession, settings: Settings, target: Target, say: Say) -> ExportResult:
@@ -97,10 +83,16 @@ def _run(
         because = "a rebase gives transactions another meaning" if rebase else ""
         revoke(source, settings.target, cluster, say, warehouse=target.identity(), mark=mark, because=because)
         now = source.horizon(of_all=choose is not following or mark is None or mark.hi == 0)
-        window = choose(mark, now)
-        if window.again:
-            forget(target)
-        return WindowExport(source, target, window, settings, say, mark=mark, attached=attached).write()
+        done: ExportResult | None = None
+        while True:
+            window = choose(mark, now)
+            if window.again:
+                forget(target)
+            next_ = WindowExport(source, target, window, settings, say, mark=mark, attached=attached).write()
+            done = done.followed_by(next_) if done else next_
+            if not window.below or window.hi >= now.hi:
+                return done
+            mark = target.watermark()
 
 
 class WindowExport:
@@ -133,21 +125,23 @@ class WindowExport:
         if window.is_empty:
             self._say(f"nothing to do: no transaction has ended since {window.lo}")
             return ExportResult(self._settings.target, window.lo, window.hi)
-        self._say(f"window of transactions {window.lo} to {window.hi}, ids up to {window.top}")
+        more = f", goes on at id {window.below}" if window.below else ""
+        self._say(f"window of transactions {window.lo} to {window.hi}, ids up to {window.top}{more}")
         self._source.ids(window.top)  # (the same for all that is read)
         with ThreadPoolExecutor(3) as threads:
             events = threads.submit(self._replace_events, began)
             publications = threads.submit(self._replace_publications, began)
             new = threads.submit(self._add)
         self._events, self._published = events.result(), publications.result()
-        messages = new.result() + self._merge()
+        messages = new.result()
+        messages += self._merge(messages)
         seconds = monotonic() - began
         self._say(f"{messages} messages; done after {seconds:.1f} s")
         counts = self._events, self._published, messages
         return ExportResult(self._settings.target, window.lo, window.hi, *counts, round(seconds, 3))
 
     def _replace_events(self, began: float) -> int:
-        written = self._put(TRANSACTION_EVENTS)
+        written = self._written(TRANSACTION_EVENTS) or self._put(TRANSACTION_EVENTS)
         if written is None:
             read = self._source.events(self._window)
             written = self._replace(TRANSACTION_EVENTS, rows.events(read, self._window.hi))
@@ -155,7 +149,7 @@ class WindowExport:
         return written
 
     def _replace_publications(self, began: float) -> int:
-        written = self._put(PUBLICATIONS)
+        written = self._written(PUBLICATIONS) or self._put(PUBLICATIONS)
         if written is None:
             written = self._replace(PUBLICATIONS, self._read_publications())
         self._say(f"{written} publications after {monotonic() - began:.1f} s")
@@ -167,6 +161,12 @@ class WindowExport:
             # Read once, for the table and for the messages.
             read = self._held = read.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
         return read
+
+    def _written(self, table: Table) -> int:
+        """How many rows of this very window a run that died has written, in one commit; 0: they have to be written."""
+        if not self._window.below:
+            return 0
+        return self._target.read(table).where(f"window_hi = {self._window.hi}").count()
 
     def _put(self, table: Table) -> int | None:
         """Write the window's rows without a job of Spark, if they are few and nobody has left any above the watermark.
@@ -236,9 +236,16 @@ class WindowExport:
         for ids in self._new:
             new = NewMessages(self._source, window, ids, self._settings, self._say)
             self._still()
-            written += self._target.append(new, ids)
+            written += self._target.append(new, ids, self._come_to(ids.upper))
             self._say(f"{written} new messages, ids below {ids.upper}")
         return written
+
+    def _come_to(self, below: int) -> Watermark | None:
+        """The watermark with how far the window has come; None: what lies below is not known to be complete."""
+        window = self._window
+        if self._mark is None or self._has_parts or window.foreign:
+            return None
+        return replace(self._mark, part=Part(window.hi, window.top, below, window.wal))
 
     @functools.cached_property
     def _top(self) -> int:
@@ -248,13 +255,19 @@ class WindowExport:
     def _new(self) -> list[Ids]:
         """The slices of new messages; ranges of ids that PostgreSQL has dropped cost no commit."""
         there = self._source.ids(self._window.top)
-        slices = _slices(Ids(self._top + 1, self._window.top + 1), self._settings.slice_rows)
+        first = max(self._top + 1, self._window.below)
+        slices = _slices(Ids(first, self._window.top + 1), self._settings.slice_rows)
         return [each for each in slices if any(each.meets(ids) for ids in there)]
 
     @property
+    def _has_parts(self) -> bool:
+        """Whether a run that died has left new messages that no watermark states."""
+        return self._top >= max(self._window.below, self._window.known + 1)
+
+    @property
     def _is_first(self) -> bool:
-        """Whether there was no message: then all are new, and complete."""
-        return not self._window.again and self._top == 0
+        """Whether there was no message but of this window: then all are new, and complete."""
+        return not self._window.again and self._window.lo == 0 and not self._has_parts
 
     def _is_new_only(self) -> bool:
         """Find out whether nothing happened to older messages, without a job of Spark.
@@ -263,21 +276,27 @@ class WindowExport:
         xids of their own.
         """
         window = self._window
-        if window.again or window.foreign or self._left_over or self._top > window.known:
+        if window.again or window.foreign or self._left_over or self._has_parts:
             return False
         if self._events and (self._oldest is None or self._oldest <= window.known):
             return False
         return not self._source.touches_known(window)
 
-    def _merge(self) -> int:
-        """Merge what became of older messages, with the watermark."""
+    def _merge(self, new: int) -> int:
+        """Merge what became of older messages, with the watermark; after nothing, not even that is committed."""
         window, target, written = self._window, self._target, 0
         if self._is_first or self._is_new_only():
             self._still()
-            target.mark(window.watermark())
+            if window.lo and not window.below and not (new or self._events or self._published):
+                self._say("nothing has happened: the watermark stays")
+            else:
+                target.mark(window.watermark())
             return 0
         top = max(window.top, self._top) if window.again else min(self._top, window.top)
         slices = _slices(Ids(0, top + 1), self._settings.slice_rows if window.again else top + 1)
+        if window.below:  # (what lies between them is there, and complete)
+            ranges = (Ids(0, window.known + 1 if window.lo else 0), Ids(window.below, top + 1))
+            slices = [ids for ids in ranges if ids.lower < ids.upper]
         for ids in slices:
             last = ids is slices[-1]
             changes = self._changes(ids, last=last).persist(StorageLevel.DISK_ONLY)
@@ -359,7 +378,10 @@ class WindowExport:
         The lock ensures the first, unless its connection broke. At the last check, all that the watermark covers has
         been read.
         """
-        if self._target.watermark() != self._mark:
+        mark = self._target.watermark()
+        if mark and self._mark:
+            mark = replace(mark, part=self._mark.part)  # (that changes with each slice)
+        if mark != self._mark:
             raise ConcurrentRunError("another run has moved the watermark meanwhile; run again")
         partition_guard.check_still_attached(self._source, self._attached)
 

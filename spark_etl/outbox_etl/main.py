@@ -9,9 +9,8 @@ import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 if __package__ in (None, ""):  # run as a file by spark-submit: the package lies beside it
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -27,6 +26,11 @@ from outbox_etl.report.writer import ReportWriter
 from outbox_etl.terminal import printable
 from outbox_etl.warehouse import maintain_request
 
+if TYPE_CHECKING:
+    from outbox_etl.warehouse.marts import Made
+
+NOT_MADE = 3
+"""The exit code of a run that has done everything but a mart."""
 OWN = {
     "backfill": (REBASE,),
     "reconcile": reconcile_request.OPTIONS,
@@ -37,7 +41,11 @@ OWN = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return the exit code: 0 done, 1 refused, failed or not proven, 2 wrongly called."""
+    """Run one command.
+
+    Returns:
+        The exit code: 0 done, 1 refused, failed or not proven, 2 wrongly called, 3 exported and a mart not made.
+    """
     given = parser().parse_args(arguments)
     try:
         settings = from_arguments(given)
@@ -45,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         answer = work(given, settings)
     except Exception as error:  # noqa: BLE001  (py4j wraps every error of Java in one of its own; all are reported)
         known = explained(error, secrets(given), warehouse=given.warehouse)
-        return crash(given) if known is None else fail(known, given)
+        return crash(error, given) if known is None else fail(known, given)
     lines = answer.pop("lines", ())
     if given.json:
         sys.stdout.write(f"{json.dumps(answer, sort_keys=True)}\n")
@@ -98,12 +106,13 @@ def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
                 exported = export(spark, settings, target, say)
             else:
                 exported = backfill(spark, settings, target, say, rebase=given.rebase)
-            return report.finish(
-                {**exported.as_dict(), "mart_days": _days(refresh(spark, settings, target, say))}
-            )
+            marts = refresh(spark, settings, target, say)
+            return report.finish(exported.as_dict() | made(marts, given))
         if given.command == "marts":
-            days = refresh(spark, settings, target, say, everything=True)
-            return report.finish({"target": settings.target, "mart_days": _days(days)})
+            marts = refresh(spark, settings, target, say, everything=True)
+            for fault in marts.faults.values():
+                raise fault
+            return report.finish({"target": settings.target} | made(marts, given))
         if verification is not None:
             outcome = reconcile(spark, settings, target, verification, say)
             return report.finish({**outcome.as_dict(), "lines": outcome.lines()})
@@ -117,8 +126,19 @@ def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
         return report.finish({"target": settings.target, "watermark": asdict(mark) if mark else None})
 
 
-def _days(days: Sequence[date]) -> list[str]:
-    return [day.isoformat() for day in days]
+def made(marts: Made, given: argparse.Namespace) -> dict[str, Any]:
+    """The days whose marts were made, and why a mart was not: a fault of its own, with an exit code of its own."""
+    answer: dict[str, Any] = {"mart_days": [day.isoformat() for day in marts.days]}
+    if not marts.faults:
+        return answer
+    answer |= {"mart_faults": {}, "exit_code": NOT_MADE}
+    for name, error in marts.faults.items():
+        known = explained(error, secrets(given), warehouse=given.warehouse)
+        if known is None:
+            crash(error, given)
+        answer["mart_faults"][name] = masked(str(known or type(error).__name__), secrets(given))
+        say(f"{name} was not made, the next run makes it again: {answer['mart_faults'][name]}")
+    return answer
 
 
 def say(text: str) -> None:
@@ -136,9 +156,10 @@ def fail(error: EtlError, given: argparse.Namespace) -> int:
     return 1
 
 
-def crash(given: argparse.Namespace) -> int:
-    """Print the traceback of the unforeseen error that is handled: without secrets and control characters."""
-    sys.stderr.write(printable(masked(traceback.format_exc(), secrets(given)), keep="\n\t"))
+def crash(error: Exception, given: argparse.Namespace) -> int:
+    """Print the traceback of an unforeseen error: without secrets and control characters."""
+    told = "".join(traceback.format_exception(error))
+    sys.stderr.write(printable(masked(told, secrets(given)), keep="\n\t"))
     sys.stderr.flush()
     return 1
 

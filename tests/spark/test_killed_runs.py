@@ -10,12 +10,13 @@ import pytest
 
 from outbox_etl.warehouse.mart_tables import DAYS, MARTS
 from outbox_etl.warehouse.marts import refresh
+from outbox_etl.warehouse.tables import CORE
 from tests.support.bare_reader import narrow_partitions
 from tests.support.export_processes import Run, running, unread, wait_until_sessions_are_gone
 from tests.support.export_runs import Exports, Rows, plain
 from tests.support.message_streams import Stream, differences
 from tests.support.plain_inserts import insert
-from tests.support.spark_marks import MARKS
+from tests.support.spark_marks import MARKS, first_in_gate
 
 pytestmark = MARKS
 FORMATS = pytest.mark.parametrize("form", ["iceberg", "parquet"])
@@ -107,7 +108,7 @@ def test_after_a_kill_the_old_state_is_whole_and_the_next_run_gives_the_truth(
     wait_until_sessions_are_gone(stream.conn)
     assert "Traceback" not in run.log
 
-    assert exports.target.watermark() == mark
+    assert exports.hi == mark.hi
     assert exports.tables(f"window_hi <= {mark.hi}") == before
     beyond = exports.tables(f"window_hi > {mark.hi}")
     for name, is_there in (("transaction_events", where.events), ("publications", where.publications)):
@@ -121,6 +122,59 @@ def test_after_a_kill_the_old_state_is_whole_and_the_next_run_gives_the_truth(
 
     exports.run()
     assert not differences(exports.tables(), truth)
+
+
+@pytest.mark.feature("H-01")
+@pytest.mark.parametrize("form", first_in_gate("iceberg", "parquet"))
+def test_a_first_export_that_dies_goes_on_behind_the_last_slice_that_it_wrote(
+    stream: Stream, make_exports: MakeExports, tmp_path: Path, form: str
+) -> None:
+    exports = make_exports(stream.dsn, format=form)
+    more_happens(stream)
+    with running(stream.dsn, tmp_path / "log", "run", *given(exports)) as run:
+        run.wait_until_it_says("window of transactions")  # (it has searched all messages for foreign xids)
+        with unread(stream.dsn, f"message_p{3001:015d}") as conn:
+            run.wait_until_it_waits(conn)
+            for table in ("events", "publications"):
+                run.wait_until_it_says(f" {table} after ")
+            assert run.kill(run.all()) == -9, run.log
+    wait_until_sessions_are_gone(stream.conn)
+    mark = exports.target.watermark()
+    assert mark is not None, run.log
+    assert mark.part is not None, run.log
+    assert (mark.hi, mark.part.below) == (0, 3001), "three slices of a thousand ids"
+    there, seen = exports.tables(), commits(exports)
+    assert 1001 < max(row[0] for row in there["message_history"]) < 3001
+
+    stream.decide()
+    for _ in range(2):
+        insert(stream.conn, "t", "k", b"{}")
+    changed = len(stream.truth()["message_history"]) - len(there["message_history"])
+    exports.run()
+    assert not differences(exports.tables(), stream.truth())
+    if form == "iceberg":
+        written = {name: added - seen[name] for name, added in commits(exports).items()}
+        assert written["message_history"] <= changed + 1, (
+            "the slice that was missing, and what has changed since"
+        )
+        assert written["transaction_events"] == 1, "the decision"
+        assert written["publications"] == 0
+    mark = exports.target.watermark()
+    assert mark is not None
+    assert mark.part is None
+
+
+def commits(exports: Exports) -> dict[str, int]:
+    """How many rows all commits have added to each table."""
+    if exports.settings.format != "iceberg":
+        return {}
+    return {
+        table.name: exports.spark.sql(
+            "SELECT coalesce(sum(CAST(summary['added-records'] AS BIGINT)), 0) AS added "
+            f"FROM outbox.outbox.{table.name}.snapshots"
+        ).collect()[0]["added"]
+        for table in CORE
+    }
 
 
 @FORMATS

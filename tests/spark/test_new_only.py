@@ -41,8 +41,14 @@ def test_a_window_of_new_messages_asks_for_no_older_one(
         exports.run()
     assert not asked
     assert not differences(exports.tables(), stream.truth())
+    before = exports.target.state().evidence()
+    stream.conn.execute("CREATE TABLE public.elsewhere AS SELECT 1 AS one")  # (transactions go on)
     exports.run()
     assert not asked
+    assert exports.target.state().evidence() == before, "a run that found nothing commits nothing"
+    stream.send()
+    exports.run()
+    assert not differences(exports.tables(), stream.truth())
 
 
 def test_half_messages_of_a_window_ask_for_no_older_one(

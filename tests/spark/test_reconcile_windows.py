@@ -9,11 +9,12 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from outbox_etl.errors import SettingsError
 from outbox_etl.reconcile import findings
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
 from tests.support.plain_inserts import connect, insert
 from tests.support.publications import value
-from tests.support.recorded_by_hand import MakeWorld, Scene, Sent, told
+from tests.support.recorded_by_hand import MakeWorld, Scene, Sent, essence, told
 from tests.support.servers import MakeTopic
 from tests.support.spark_marks import MARKS
 from tests.support.stopped_lanes import go_on, stop_lane
@@ -31,7 +32,8 @@ def half(scene: Scene) -> Sent:
 def make_anew(scene: Scene) -> None:
     """Delete a topic and make one of that name."""
     admin = AdminClient({"bootstrap.servers": scene.world.bootstrap_servers, "log_level": 0})
-    admin.delete_topics([scene.topic])[scene.topic].result(30)
+    if scene.topic in admin.list_topics(timeout=30).topics:
+        admin.delete_topics([scene.topic])[scene.topic].result(30)
 
     def made() -> bool:
         try:
@@ -41,6 +43,44 @@ def make_anew(scene: Scene) -> None:
         return True
 
     wait_until(made, "the topic to be gone")
+
+
+@pytest.mark.gate
+def test_a_deleted_topic_is_accepted_by_its_name_and_hides_no_loss_elsewhere(
+    module_worlds: MakeWorld, make_topic: MakeTopic
+) -> None:
+    world = module_worlds()
+    lost, kept = (Scene(world, make_topic(partitions=1)) for _ in range(2))
+    lost.publish(lost.write(3))
+    kept.publish(kept.write(3))
+    world.export()
+    admin = AdminClient({"bootstrap.servers": world.bootstrap_servers, "log_level": 0})
+    admin.delete_topics([lost.topic])[lost.topic].result(30)
+    wait_until(lambda: lost.topic not in admin.list_topics(timeout=30).topics, "the topic to be gone")
+    refused = world.reconcile()
+    assert [kind for kind, *_ in told(refused.found)] == ["missing"] * 3
+    assert (
+        f"there is no topic {lost.topic}: if it was deleted, --accept-gone {lost.topic} accepts that"
+        in world.said
+    )
+    with pytest.raises(SettingsError, match=f"no such topic; did you mean {lost.topic}"):
+        world.reconcile(accept_gone={f"{lost.topic}x"})
+
+    accepted = world.reconcile(accept_gone={lost.topic})
+    assert (accepted.problems, accepted.certified, accepted.notes["gone_and_accepted"]) == (0, True, 3)
+    assert f'"gone":{{"{lost.topic}":3}}' in world.certificates()[-1][5]
+    assert essence(world.reconcile_by_spark(everything=True, accept_gone={lost.topic})) == essence(accepted)
+
+    sent = kept.write(2, start=3)
+    kept.record(sent, kept.produce(sent[0]))
+    make_anew(lost)
+    lost.publish(lost.write(1, start=3))
+    world.export()
+    missing = [("missing", sent[1].message_id, 4)]
+    assert told(world.reconcile().found) == missing, "the certificate stands, and the new topic is verified"
+    again = world.reconcile(everything=True, accept_gone={lost.topic})
+    assert told(again.found) == missing
+    assert again.notes["gone_and_accepted"] == 3
 
 
 def test_a_backlog_of_another_window_is_looked_at_to_its_end(

@@ -12,9 +12,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from outbox_etl.export import ExportResult, backfill, export
+from outbox_etl.export import backfill, export
 from outbox_etl.options.dsn import parse
 from outbox_etl.options.settings import Settings
+from outbox_etl.outcome import ExportResult
 from outbox_etl.session import use_catalog
 from outbox_etl.source.reader import Ids
 from outbox_etl.source.window import Watermark
@@ -69,6 +70,12 @@ class Exports:
     def target(self) -> Target:
         """The warehouse, opened anew."""
         return open_target(self.spark, self.settings)
+
+    @property
+    def hi(self) -> int:
+        """The transaction up to which the warehouse is filled, whatever part of a window lies above it."""
+        mark = self.target.watermark()
+        return mark.hi if mark else 0
 
     def run(
         self,
@@ -157,8 +164,8 @@ class Watched:
     def put(self, table: Table, rows: Any, where: Sequence[Between] | None) -> bool:
         return bool(self._watch(lambda: self._target.put(table, rows, where)))
 
-    def append(self, messages: Unwritten, ids: Ids) -> int:
-        return int(self._watch(lambda: self._target.append(messages, ids)))
+    def append(self, messages: Unwritten, ids: Ids, mark: Watermark | None = None) -> int:
+        return int(self._watch(lambda: self._target.append(messages, ids, mark)))
 
     def merge(self, changes: DataFrame, mark: Watermark | None, how: Merging) -> None:
         self._watch(lambda: self._target.merge(changes, mark, how))

@@ -108,8 +108,9 @@ class Warehouse:
         mark = Watermark(window_hi, 0, cluster)
         with ExitStack() as last:
             duck = last.enter_context(closing(Duck(2))) if self.by_duck else None
-            days = Refresh(self.spark, target, mark, self.said.append, duck=duck).run(everything=everything)
-        return days
+            made = Refresh(self.spark, target, mark, self.said.append, duck=duck).run(everything=everything)
+        assert not made.faults
+        return list(made.days)
 
     def rows(self, table: Table) -> list[dict[str, Any]]:
         """A mart's rows, in order."""

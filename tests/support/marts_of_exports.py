@@ -20,9 +20,10 @@ def made(exports: Exports, *, by_duck: bool, everything: bool = True) -> Rows:
     with pytest.MonkeyPatch.context() as patch:
         if not by_duck:
             patch.setattr(duck, "is_there", lambda: False)
-        marts.refresh(
+        done = marts.refresh(
             exports.spark, exports.settings, exports.target, exports.said.append, everything=everything
         )
+        assert not done.faults
     found = {
         table.name: [row.asDict() for row in exports.target.read(table).orderBy(*table.order).collect()]
         for table in MARTS

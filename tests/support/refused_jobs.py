@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from outbox_etl import session
 from outbox_etl.main import main
 from outbox_etl.options.settings import Settings
-from outbox_etl.warehouse import marts
+from outbox_etl.warehouse import mart_tables, marts
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
 from tests.support.export_runs import Exports, Rows
 from tests.support.message_streams import Stream
@@ -51,7 +51,7 @@ class Job:
         patch.setattr(
             marts,
             "refresh",
-            lambda *given, everything=False: refresh(*given, everything=True) if everything else [],
+            lambda *given, everything=False: refresh(*given, everything=True) if everything else marts.Made(),
         )
 
     def __call__(self, *arguments: str) -> Told:
@@ -120,6 +120,11 @@ class World:
         exports = self._exports()
         condition = "true" if hi is None else f"window_hi <= {hi}"
         return exports.rows(MESSAGE_HISTORY, condition) if exports.target.watermark() else []
+
+    def rows(self, name: str) -> list[Any]:
+        """The rows of a table by its name."""
+        [table] = [each for each in mart_tables.MARTS if each.name == name]
+        return list(self._exports().target.read(table).collect())
 
     def is_true(self) -> None:
         """Insist that the warehouse is what PostgreSQL holds."""

@@ -24,6 +24,7 @@ def upgrade() -> None:
     run("0004_holds.sql")
     run("0004_order_headers.sql")
     run("0004_batches.sql")
+    run("0004_times.sql")
     run("0004_grants.sql")
 
 

@@ -43,8 +43,12 @@ class NewMessages:
         """The messages of these ranges as Spark's rows."""
         return published(rows.messages(self._source.new_of(self._window, ranges), self._window.hi))
 
-    def write(self, table: Any, properties: Mapping[str, str], since: int) -> tuple[int, Sequence[Ids]]:
+    def write(
+        self, table: Any, properties: Mapping[str, str], since: int, told: Mapping[str, str]
+    ) -> tuple[int, Sequence[Ids]]:
         """Write them as Arrow in one commit; return the rows, and the ranges that are left to Spark.
+
+        The commit has the properties `told` if it leaves none.
 
         Raises:
             Exception: Java's, as Spark's writer raises it: another run wrote such rows `since` that snapshot.
@@ -67,8 +71,11 @@ class NewMessages:
             self._report(len(left), next(reason for _, reason in written if reason))
         if len(left) == len(self.ranges):
             return 0, self.ranges
+        if not (made or left):
+            return 0, left
         span = [Between("id", self._ids.lower, self._ids.upper)]
-        return commit.commit(self._source.spark._jvm, table, made, span, since), left
+        told = {} if left else told
+        return commit.commit(self._source.spark._jvm, table, made, span, since, told=told), left
 
     def _work(self, place: str, name: str, schema: bytes, file_bytes: int) -> list[task.Written]:
         begin, queries = self._source.copies(self._window, self.ranges)

@@ -33,7 +33,7 @@ class Option:
     limits: tuple[int, int] | None = None
     """The least and the most; with limits, the option is a whole number."""
     repeated: bool = False
-    """May be given several times, each as NAME=VALUE."""
+    """May be given several times."""
     flag: bool = False
 
     def check(self, given: argparse.Namespace, why: str = "") -> None:

@@ -76,6 +76,19 @@ def resumed(before: Ends, topic: str, partition: int, of: tuple[int, int]) -> in
     return done if done <= high else low
 
 
+def ends_of(
+    marks: Mapping[tuple[str, int], tuple[int, int]],
+    held: Mapping[tuple[str, int], int],
+    before: Mapping[str, Mapping[str, int]],
+) -> dict[str, dict[str, int]]:
+    """Where the next verification goes on: at the first record that is undecided, and never before where we began."""
+    ends: dict[str, dict[str, int]] = {}
+    for (topic, partition), (low, high) in marks.items():
+        done = resumed(before, topic, partition, (low, high))
+        ends.setdefault(topic, {})[str(partition)] = max(done, min(high, held.get((topic, partition), high)))
+    return ends
+
+
 def made_anew(marks: Watermarks, before: Ends) -> list[tuple[str, int]]:
     """The partitions that end before what was verified of them: their topics were deleted and made again."""
     return [

@@ -60,6 +60,9 @@ class Certificate:
     unverified: int = 0
     """Messages of the warehouse that PostgreSQL had dropped before they were verified there, and that were accepted."""
 
+    gone: Mapping[str, int] = field(default_factory=dict)
+    """Publications per topic that was deleted, which were accepted as gone from Kafka."""
+
     @property
     def checksum(self) -> str:
         """What is written."""
@@ -67,6 +70,7 @@ class Certificate:
         said |= {"revoked": self.revoked} if self.revoked else {}
         said |= {"evidence": dict(self.evidence)} if self.evidence else {}
         said |= {"unverified": self.unverified} if self.unverified else {}
+        said |= {"gone": dict(self.gone)} if self.gone else {}
         return json.dumps(said, sort_keys=True, separators=(",", ":"))
 
 
@@ -152,9 +156,10 @@ def _certificate(row: dict[str, Any]) -> Certificate:
         stored = json.loads(row["checksum"])
         sums, ends, doubled = stored["sums"], stored["kafka"], int(stored.get("doubled", 0))
         revoked, evidence = str(stored.get("revoked", "")), dict(stored.get("evidence", {}))
+        gone = dict(stored.get("gone", {}))
     except (ValueError, KeyError, TypeError):
         # Of something else: Kafka is read from its beginning.
-        sums, ends, doubled, revoked, evidence = {}, {}, 0, "", {}
+        sums, ends, doubled, revoked, evidence, gone = {}, {}, 0, "", {}, {}
     return Certificate(
         lo=row["lo"],
         hi=row["hi"],
@@ -169,4 +174,5 @@ def _certificate(row: dict[str, Any]) -> Certificate:
         warehouse=row["warehouse"],
         revoked=revoked,
         evidence=evidence,
+        gone=gone,
     )

@@ -31,6 +31,8 @@ class ReconcileRequest:
     shared_topics: bool = False
     accept_dropped: bool = False
     """What PostgreSQL dropped before it was verified here is noted, not a problem."""
+    accept_gone: frozenset[str] = frozenset()
+    """Topics that were deleted: what Kafka no longer has of them is noted, not a problem."""
     limit: int = LIMIT
     """Findings of one kind that are listed."""
 
@@ -124,6 +126,12 @@ OPTIONS = (
         flag=True,
     ),
     Option(
+        "--accept-gone",
+        "Let messages pass that Kafka no longer has, because this topic was deleted (and made again); repeatable.",
+        metavar="TOPIC",
+        repeated=True,
+    ),
+    Option(
         "--limit",
         "Findings of one kind that are listed; all are counted.",
         metavar="NUMBER",
@@ -168,5 +176,6 @@ def requested(given: argparse.Namespace) -> ReconcileRequest:
         exactly_once=given.exactly_once,
         shared_topics=given.shared_topics,
         accept_dropped=given.accept_dropped,
+        accept_gone=frozenset(given.accept_gone),
         limit=given.limit,
     )

@@ -20,16 +20,16 @@ from pyspark.sql import functions as f
 
 from outbox_etl.errors import HEAL, ConcurrentRunError, DamagedError, SettingsError, SourceError
 from outbox_etl.reconcile import certificate as certificates
-from outbox_etl.reconcile import local, order, orphans, revocation, unverified
+from outbox_etl.reconcile import gone, local, order, orphans, revocation, unverified
 from outbox_etl.reconcile.against_kafka import (
     KafkaComparison,
     bounded,
     bounds,
+    ends_of,
     expected,
     hexadecimal,
     made_anew,
     ranges,
-    resumed,
 )
 from outbox_etl.reconcile.against_warehouse import WarehouseComparison
 from outbox_etl.reconcile.certificate import Certificate
@@ -91,6 +91,7 @@ class Verification:
         self._cut: set[tuple[str, int]] = set()
         self._local: LocalRows | None = None
         self._evidence: Evidence = {}
+        self._gone: dict[str, int] = {}
 
     def run(self) -> ReconcileResult:
         """Verify the window, write its certificate, and return the result."""
@@ -135,7 +136,7 @@ class Verification:
         partition_guard.check_still_attached(self._source, self._attached)
         if not self._found.problems:
             self._evidence = self._settled(state)
-        return self._conclude(window, total, partitions, {**ends, **_ends(marks, held, ends)}, began)
+        return self._conclude(window, total, partitions, {**ends, **ends_of(marks, held, ends)}, began)
 
     def _read_sources(self, window: Window) -> tuple[SourceRows, SourceRows, tuple[int, str]]:
         """PostgreSQL and the warehouse; how many messages the window has, and their order-free checksum."""
@@ -178,9 +179,12 @@ class Verification:
         rows = self._local.bounds(is_mirror=is_mirror) if self._local else None
         reach = bounds(bounded(places) if rows is None else rows)
         topics = {topic for topic, _ in reach} | before.keys() | self._reader.topics()
+        gone.refuse_unknown(self._request.accept_gone, topics, self._all)
         marks = self._broker.watermarks(topics)
+        accepted = self._request.accept_gone
+        gone.hint({topic for topic, _ in reach} - {topic for topic, _ in marks} - accepted, self._say)
         self._broker.refuse_hidden({place: of[1] for place, of in reach.items() if of}, marks)
-        compacted = self._broker.compacted({topic for topic, _ in marks})
+        thinned = self._broker.compacted({topic for topic, _ in marks}) | accepted
         self._found.notes["partitions_made_anew"] += len(made_anew(marks, before))
         to_read = ranges(reach, marks, before)
         if self._local:
@@ -191,7 +195,8 @@ class Verification:
             read = _reading(records.count)
         self._say(f"{read} records of {len(to_read)} partitions")
         after = self._broker.watermarks(topics)
-        lows = [(*place, low, place[0] in compacted) for place, (low, _) in after.items()]
+        lows = [(*place, low, place[0] in thinned) for place, (low, _) in after.items()]
+        lows += [(*place, 0, True) for place in reach if place[0] in accepted and place not in after]
         limits = self._spark.createDataFrame(
             lows, "topic string, partition int, low bigint, compacted boolean"
         )
@@ -203,7 +208,7 @@ class Verification:
         self._cut = {
             place
             for place, (low, _) in after.items()
-            if place[0] in compacted or 0 < low >= began.get(place, low)
+            if place[0] in thinned or 0 < low >= began.get(place, low)
         }
         suspects = self._local.kafka_suspects(lows) if self._local else None
         return KafkaComparison(
@@ -245,6 +250,7 @@ class Verification:
             )
             each = kafka.messages(states)
         self._found.settle()
+        self._gone = gone.count(self._request.accept_gone, kafka, self._found)
         self._say(f"messages, publications and events compared; {self._found.problems} problems so far")
         held = (
             {}
@@ -315,7 +321,10 @@ class Verification:
         found = self._found
         if not found.problems:
             for row in partitions:
-                self._sums(row)
+                if (
+                    row["topic"] not in self._gone
+                ):  # (one that was made anew has other messages at these places)
+                    self._sums(row)
         certificate = Certificate(
             window.lo,
             window.hi,
@@ -328,6 +337,7 @@ class Verification:
             held=self._source.ids(FOREVER),
             evidence=self._evidence,
             unverified=found.notes[unverified.NOTE],
+            gone=self._gone,
         )
         certificates.write(self._source, self._settings.target, self._cluster, certificate)
         return ReconcileResult(
@@ -378,16 +388,3 @@ def _reading(count: Callable[[], T]) -> T:
                     "the executors have no confluent-kafka: install it where Spark's Python runs"
                 ) from error
         raise
-
-
-def _ends(
-    marks: Mapping[tuple[str, int], tuple[int, int]],
-    held: Mapping[tuple[str, int], int],
-    before: Mapping[str, Mapping[str, int]],
-) -> dict[str, dict[str, int]]:
-    """Where the next verification goes on: at the first record that is undecided, and never before where we began."""
-    ends: dict[str, dict[str, int]] = {}
-    for (topic, partition), (low, high) in marks.items():
-        done = resumed(before, topic, partition, (low, high))
-        ends.setdefault(topic, {})[str(partition)] = max(done, min(high, held.get((topic, partition), high)))
-    return ends

@@ -52,6 +52,9 @@ def _head(facts: Facts) -> Markup:
         word, kind = "failed", "bad"
     else:
         word, kind = conclusion(answer) if run.command == "reconcile" else ("done", "good")
+    faults = answer.get("mart_faults")
+    if faults:
+        word, kind = "exported, marts failed", "bad"
     rows: list[tuple[str, Any]] = [
         ("warehouse", run.target),
         ("PostgreSQL", run.source),
@@ -64,6 +67,8 @@ def _head(facts: Facts) -> Markup:
         rows += [(f"{name} written", answer[name]) for name in ROWS if name in answer]
     if days := answer.get("mart_days"):
         rows.append(("marts made for", f"{many(len(days), 'day')}, {days[0]} to {days[-1]}"))
+    if faults:
+        rows.append(("marts not made", "; ".join(f"{of}: {why}" for of, why in faults.items())))
     if facts.watermark:
         rows.append(
             ("filled up to", f"transaction {facts.watermark['hi']}, message {facts.watermark['top']:,}")

@@ -8,7 +8,7 @@ comes with a later window.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, replace
 
 from outbox_etl.errors import OtherClusterError, SourceError, TargetError
 
@@ -34,6 +34,16 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """How far a run has come with a window: of its new messages those of ids below `below` are in the warehouse."""
+
+    hi: int
+    top: int
+    below: int
+    wal: int
+
+
+@dataclass(frozen=True, slots=True)
 class Watermark:
     """What a commit of message_history states: everything below `hi` is in the warehouse."""
 
@@ -45,6 +55,8 @@ class Watermark:
     """The highest xid that rows brought from another cluster (a restore): windows up to it contain them again."""
     wal: int = 0
     """How far the cluster's log was on disk, in bytes. 0: a watermark of before it was written."""
+    part: Part | None = None
+    """The window after it, of which a run has written a part; the next run goes on there."""
 
     def properties(self) -> dict[str, str]:
         """The watermark as properties of a commit."""
@@ -56,6 +68,11 @@ class Watermark:
             **({f"{PREFIX}database": str(self.cluster.database)} if self.cluster.database else {}),
             **({f"{PREFIX}foreign-xid": str(self.foreign)} if self.foreign else {}),
             **({f"{PREFIX}wal-position": str(self.wal)} if self.wal else {}),
+            **(
+                {f"{PREFIX}part-{name}": str(value) for name, value in asdict(self.part).items()}
+                if self.part
+                else {}
+            ),
         }
 
     @classmethod
@@ -77,7 +94,10 @@ class Watermark:
             foreign, wal = (
                 int(properties.get(f"{PREFIX}{name}", "0")) for name in ("foreign-xid", "wal-position")
             )
-            return cls(hi, top, cluster, foreign, wal)
+            part = None
+            if f"{PREFIX}part-hi" in properties:
+                part = Part(*(int(properties[f"{PREFIX}part-{each.name}"]) for each in fields(Part)))
+            return cls(hi, top, cluster, foreign, wal, part)
         except (KeyError, ValueError) as error:
             raise TargetError(f"the watermark of message_history cannot be read: {error}") from error
 
@@ -121,6 +141,8 @@ class Window:
     """The highest xid that came with rows of another cluster (a restore); 0: none above the window's lower bound."""
     wal: int = 0
     """How far the cluster's log was on disk when `hi` had been read."""
+    below: int = 0
+    """Its new messages of ids below are in the warehouse: a run that died has written them. 0: it begins."""
 
     @property
     def written(self) -> str:
@@ -156,6 +178,8 @@ def following(mark: Watermark | None, now: Horizon) -> Window:
     """
     if mark is None:
         return Window(0, now.hi, now.top, 0, now.cluster, next=now.next, foreign=now.foreign, wal=now.wal)
+    # (the window of which a part is there has ended, too)
+    hi, wal = (mark.part.hi, mark.part.wal) if mark.part else (mark.hi, mark.wal)
     if mark.cluster.system_identifier != now.cluster.system_identifier:
         here = now.cluster.system_identifier
         reason = f"it was filled from the cluster {mark.cluster.system_identifier}, this is {here}"
@@ -166,18 +190,19 @@ def following(mark: Watermark | None, now: Horizon) -> Window:
         reason = f"it was filled on timeline {mark.cluster.timeline}, a promotion began timeline {now.cluster.timeline}"
     elif now.standby and _is_behind(mark, now):
         raise SourceError(_LAGS)
-    elif mark.hi > now.hi:
-        reason = f"it holds transactions below {mark.hi}, the cluster has come to {now.hi} only"
-    elif mark.wal > now.wal > 0:
+    elif hi > now.hi:
+        reason = f"it holds transactions below {hi}, the cluster has come to {now.hi} only"
+    elif wal > now.wal > 0:
         # Its disks were brought back from an older state, and as many transactions have passed since.
-        reason = (
-            f"the cluster's log was {mark.wal} bytes long when it was filled, and is {now.wal} bytes long now"
-        )
+        reason = f"the cluster's log was {wal} bytes long when it was filled, and is {now.wal} bytes long now"
     else:
         foreign = max(mark.foreign, now.foreign)
-        return Window(
+        window = Window(
             mark.hi, now.hi, now.top, mark.top, now.cluster, next=now.next, foreign=foreign, wal=now.wal
         )
+        if mark.part is None or foreign:
+            return window
+        return replace(window, hi=hi, top=mark.part.top, wal=wal, below=mark.part.below)
     raise OtherClusterError(
         f"the warehouse cannot be continued: {reason}. The transaction ids have another meaning now. "
         "`outbox etl backfill --rebase` reads all that PostgreSQL holds and continues from there; nothing is deleted"
@@ -219,4 +244,5 @@ _LAGS = (
 
 def _is_behind(mark: Watermark, now: Horizon) -> bool:
     """Whether the same history of xids has been seen further already; a position of 0 is unknown."""
-    return mark.hi > now.hi or mark.wal > now.wal > 0
+    hi, wal = (mark.part.hi, mark.part.wal) if mark.part else (mark.hi, mark.wal)
+    return hi > now.hi or wal > now.wal > 0

@@ -11,7 +11,7 @@ SELECT max(m.window_hi) AS hi FROM made m WHERE m.cluster = '{cluster}'
 
 -- name: touched
 -- The days whose rows a later window wrote, in one job: what of them was born, was published, or happened to half
--- messages.
+-- messages. No mart has times of the year 1 (which -infinity becomes, too) or from 9999-12-31 on: days beside days must be days.
 SELECT DISTINCT what, CAST(moment AS DATE) AS day
 FROM (
     SELECT 'born' AS what, h.born_at AS moment FROM history h WHERE h.window_hi > {since}
@@ -21,7 +21,7 @@ FROM (
     SELECT 'published', p.published_at FROM publications p WHERE p.window_hi > {since}
     UNION ALL
     SELECT 'happened', e.happened_at FROM events e WHERE e.window_hi > {since}
-) WHERE moment IS NOT NULL
+) WHERE moment >= TIMESTAMP'0002-01-01 00:00:00' AND moment < TIMESTAMP'9999-12-31 00:00:00'
 
 -- name: spans
 -- Between which ids or positions the rows lie that the marts of these days need, in one job.

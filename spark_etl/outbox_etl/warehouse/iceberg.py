@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -160,14 +160,16 @@ class IcebergTarget:
 
     def replace(self, table: Table, rows: DataFrame, condition: str, *, in_order: bool = False) -> int:
         """Overwrite the files that the condition names."""
-        return self._overwrite(table, rows, condition, in_order=in_order)
+        return self._overwrite(table, rows, condition, {}, in_order=in_order)
 
     def can_put(self, table: Table) -> bool:
         """Whether its files are made as the job makes them, and lie on this machine."""
         return not iceberg_commit.why_not(self._load(table), table, PROPERTIES)
 
     def put(self, table: Table, rows: Any, where: Sequence[Between] | None) -> bool:
-        """Commit files of Arrow's rows."""
+        """Commit files of Arrow's rows; no rows in the place of none are no commit."""
+        if not rows.num_rows and (there := self.files(table, where)) is not None and not there.paths:
+            return True
         jvm, found = self._spark._jvm, self._load(table)
         since = self._began[table.name]
         done = iceberg_put.put(jvm, found, table, rows, where=where, properties=PROPERTIES, since=since)
@@ -175,19 +177,20 @@ class IcebergTarget:
             self._began[table.name] = self._snapshot(table).snapshotId()
         return done
 
-    def append(self, messages: Unwritten, ids: Ids) -> int:
+    def append(self, messages: Unwritten, ids: Ids, mark: Watermark | None = None) -> int:
         """Overwrite a range of ids that is empty: an append that a second run's rows would stop.
 
         A run that dies between two commits leaves ids below the highest one out; the next run merges these.
         """
         table, since = self._load(MESSAGE_HISTORY), self._began[MESSAGE_HISTORY.name]
-        written, left = messages.write(table, PROPERTIES, since)
+        told = mark.properties() if mark else {}
+        written, left = messages.write(table, PROPERTIES, since, told)
         if left == messages.ranges:
-            return self._overwrite(MESSAGE_HISTORY, messages.rows(left), ids.hold("id"), in_order=True)
+            return self._overwrite(MESSAGE_HISTORY, messages.rows(left), ids.hold("id"), told)
         self._began[MESSAGE_HISTORY.name] = self._snapshot(MESSAGE_HISTORY).snapshotId()
         if left:
             rows, condition = messages.rows(left), lies_among("id", left)
-            written += self._overwrite(MESSAGE_HISTORY, rows, condition, in_order=True)
+            written += self._overwrite(MESSAGE_HISTORY, rows, condition, told)
         return written
 
     def merge(self, changes: DataFrame, mark: Watermark | None, how: Merging) -> None:
@@ -308,7 +311,9 @@ class IcebergTarget:
         """The snapshot of message_history that the run began with, or its own last one."""
         return int(self._began.get(MESSAGE_HISTORY.name) or table.currentSnapshot().snapshotId())
 
-    def _overwrite(self, table: Table, rows: DataFrame, condition: str, *, in_order: bool) -> int:
+    def _overwrite(
+        self, table: Table, rows: DataFrame, condition: str, told: Mapping[str, str], *, in_order: bool = True
+    ) -> int:
         from pyspark.sql import functions as f  # noqa: PLC0415
 
         writer = (
@@ -317,7 +322,7 @@ class IcebergTarget:
             .option("validate-from-snapshot-id", str(self._began[table.name]))
             .option("fanout-enabled", "true")
         )
-        for name, value in SIGNED.items():
+        for name, value in {**SIGNED, **told}.items():
             writer = writer.option(f"snapshot-property.{name}", value)
         if in_order:
             # To shuffle and sort them nevertheless would read the source twice: once to look for the ranges.

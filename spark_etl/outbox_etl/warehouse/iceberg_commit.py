@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from outbox_etl.warehouse.files import Between, date_of, local_path
@@ -105,8 +106,18 @@ def described(jvm: Any, table: Any, written: Iterable[WrittenFile], place: str) 
     return found
 
 
-def commit(jvm: Any, table: Any, files: Sequence[Any], where: Sequence[Between] | None, since: int) -> int:
+def commit(
+    jvm: Any,
+    table: Any,
+    files: Sequence[Any],
+    where: Sequence[Between] | None,
+    since: int,
+    *,
+    told: Mapping[str, str] = MappingProxyType({}),
+) -> int:
     """Put the files in the place of those that hold the rows of these ranges, or of all; return the rows.
+
+    The commit has the properties `told`.
 
     With the calls of Spark's writer (`SparkWrite.OverwriteByFilter` of Iceberg 1.12) at the isolation level
     `serializable`: another run that has written such rows `since` that snapshot stops it.
@@ -115,7 +126,7 @@ def commit(jvm: Any, table: Any, files: Sequence[Any], where: Sequence[Between] 
     condition = expressions.alwaysTrue() if where is None else expression(expressions, where)
     update = table.newOverwrite().overwriteByRowFilter(condition)
     update = update.validateFromSnapshot(since).validateNoConflictingDeletes().validateNoConflictingData()
-    for name, value in SIGNED.items():
+    for name, value in (SIGNED | dict(told)).items():
         update = update.set(name, value)
     for file in files:
         update = update.addFile(file)

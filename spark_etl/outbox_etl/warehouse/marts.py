@@ -6,6 +6,8 @@ next; one that finds nothing new writes nothing. The watermark of message_histor
 A window changes rows on the days that its rows are on. A backfill may change any row, and move one to another day: it
 empties mart_days before it writes, and the next run makes all days, in the place of all that there is.
 
+A mart that fails leaves the others as they are made, and mart_days as it was: the next run makes its days again.
+
 Where the files of the warehouse are on the driver's machine DuckDB counts, and Spark where it cannot: the statements
 are the same, and so are their rows.
 """
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -50,6 +52,14 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """The days whose marts were made, and the marts that could not be, each with its error."""
+
+    days: Days = ()
+    faults: Mapping[str, Exception] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Touched:
     """The days whose rows changed: by insert, by publication, by what happened to half messages."""
 
@@ -78,23 +88,22 @@ def forget(target: Target) -> None:
 
 def refresh(
     spark: SparkSession, settings: Settings, target: Target, say: Say, *, everything: bool = False
-) -> list[date]:
-    """Bring the marts up to the warehouse's watermark; return the days that were rebuilt.
+) -> Made:
+    """Bring the marts up to the warehouse's watermark; whatever goes wrong is a fault of theirs alone.
 
     With `everything`, all days are rebuilt, also those that are up to date.
-
-    Raises:
-        ConcurrentRunError: another run is writing this warehouse.
-        TargetError: there is something else under a mart's name.
     """
-    with Source(spark, settings).lock(settings.target):
-        mark = target.watermark()
-        if mark is None or mark.hi == 0:
-            return []
-        target.prepare(*MARTS, DAYS)
-        duck = opened(spark, say, "marts are counted")
-        with contextlib.closing(duck) if duck else contextlib.nullcontext():
-            return Refresh(spark, target, mark, say, duck=duck).run(everything=everything)
+    try:
+        with Source(spark, settings).lock(settings.target):
+            mark = target.watermark()
+            if mark is None or mark.hi == 0:
+                return Made()
+            target.prepare(*MARTS, DAYS)
+            duck = opened(spark, say, "marts are counted")
+            with contextlib.closing(duck) if duck else contextlib.nullcontext():
+                return Refresh(spark, target, mark, say, duck=duck).run(everything=everything)
+    except Exception as error:  # noqa: BLE001  (what was exported is there, and is verified next)
+        return Made(faults={"marts": error})
 
 
 class Refresh:
@@ -110,31 +119,43 @@ class Refresh:
         self._everything = False
         self._spans: dict[str, tuple[int, int]] = {}
 
-    def run(self, *, everything: bool) -> list[date]:
+    def run(self, *, everything: bool) -> Made:
         """Replace the days of each mart, or all that is in it, then record it in mart_days."""
         since, began = -1 if everything else self._since(), monotonic()
         self._everything = since < 0
         if since == self._mark.hi:
-            return []
+            return Made()
         touched = self.look(since)
         if not touched.all:
-            return []
+            return Made()
         born, published, happened = touched.born, touched.published, touched.happened
         of_sent = {name: within(f"h.{name}_at", touched.sent) for name in ("born", "published")}
-        self._fill(THROUGHPUT, "throughput", touched.sent, of_sent)
         of_published = {"published": within("h.published_at", published)}
-        self._fill(LATENCY, "latency", published, of_published)
         of_born = {"born": within("h.born_at", born)}
-        self._fill(DECISIONS, "decisions", born, of_born | self._span("decisions"))
         of_happened = {"happened": within("e.happened_at", happened)}
-        self._fill(CHECKS, "checks", happened, of_happened | self._span("checks"))
-        self._fill(KEY_SKEW, "key_skew", born, of_born)
-        self._fill_gaps(published)
+        faults: dict[str, Exception] = {}
+        for table, days, values in (
+            (THROUGHPUT, touched.sent, of_sent),
+            (LATENCY, published, of_published),
+            (DECISIONS, born, of_born | self._span("decisions")),
+            (CHECKS, happened, of_happened | self._span("checks")),
+            (KEY_SKEW, born, of_born),
+            (GAPS, published, {}),
+        ):
+            try:
+                if table is GAPS:
+                    self._fill_gaps(days)
+                else:
+                    self._fill(table, table.name.removeprefix("mart_"), days, values)
+            except Exception as error:  # noqa: BLE001  (it is a fault of this mart)
+                faults[table.name] = error
+        if faults:
+            return Made(faults=faults)
         made = ", ".join(f"({_date(day)})" for day in touched.all)
         until: Values = {"dates": made, "window_hi": self._mark.hi, "cluster": self._cluster}
         self._fill(DAYS, "days", touched.all, until)
         self._say(f"marts of {len(touched.all)} days after {monotonic() - began:.1f} s")
-        return list(touched.all)
+        return Made(touched.all)
 
     def _since(self) -> int:
         """Up to which window the marts are made; -1: this cluster has none yet, so every day is to be made."""

@@ -112,11 +112,11 @@ class ParquetTarget:
         """Leave it to `replace`: files without a measure by Spark are in no manifest."""
         return False
 
-    def append(self, messages: Unwritten, ids: Ids) -> int:
+    def append(self, messages: Unwritten, ids: Ids, mark: Watermark | None = None) -> int:
         """Add files."""
         new = self._write(MESSAGE_HISTORY, messages.rows(messages.ranges))
         self._swap(MESSAGE_HISTORY, (), new)
-        self._commit()
+        self._commit(mark)
         return sum(file.rows for file in new)
 
     def merge(self, changes: DataFrame, mark: Watermark | None, how: Merging) -> None:

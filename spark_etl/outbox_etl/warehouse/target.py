@@ -49,8 +49,13 @@ class Unwritten(Protocol):
     def rows(self, ranges: Sequence[Ids]) -> DataFrame:
         """The messages of these ranges as Spark's rows."""
 
-    def write(self, table: Any, properties: Mapping[str, str], since: int) -> tuple[int, Sequence[Ids]]:
-        """Commit to an Iceberg table what can be written as Arrow; return the rows, and the ranges that are left."""
+    def write(
+        self, table: Any, properties: Mapping[str, str], since: int, told: Mapping[str, str]
+    ) -> tuple[int, Sequence[Ids]]:
+        """Commit to an Iceberg table what can be written as Arrow; return the rows, and the ranges that are left.
+
+        The commit has the properties `told` if it leaves none.
+        """
 
 
 class Target(Protocol):
@@ -106,7 +111,7 @@ class Target(Protocol):
         """Whether `put` will most likely write rows of this table: it decides."""
 
     def put(self, table: Table, rows: Any, where: Sequence[Between] | None) -> bool:
-        """Put rows, which are few and Arrow's, in the place of those of these ranges of days, or of all.
+        """Put rows, which are few and Arrow's, in the place of those of these ranges, or of all.
 
         Returns:
             False: nothing was done; `replace` can.
@@ -115,8 +120,10 @@ class Target(Protocol):
             ConcurrentRunError: another run wrote such rows since this one began.
         """
 
-    def append(self, messages: Unwritten, ids: Ids) -> int:
+    def append(self, messages: Unwritten, ids: Ids, mark: Watermark | None = None) -> int:
         """Add messages of these ids, of which message_history has none; answer how many were written.
+
+        The watermark is part of the commit that completes them.
 
         Raises:
             ConcurrentRunError: another run wrote such rows since this one began.

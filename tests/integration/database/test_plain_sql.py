@@ -118,6 +118,9 @@ def test_page_lists_every_column_that_may_be_written_and_no_other(database: str)
         ("topic, deliver_at", "'orders', 'infinity'", "message_deliver_at_is_a_time"),
         ("topic, deliver_at", "'orders', '-infinity'", "message_deliver_at_is_a_time"),
         ("topic, deliver_at", "'orders', '10000-01-01'", "message_deliver_at_is_a_time"),
+        ("topic, born_at", "'orders', 'infinity'", "message_born_at_is_a_time"),
+        ("topic, born_at", "'orders', '0001-01-01 BC'", "message_born_at_is_a_time"),
+        ("topic, lane, born_at", "'orders', 3, '10000-01-01'", "message_born_at_is_a_time"),
         (
             "topic, deliver_at, state, producer_group",
             "'orders', 'infinity', 'UNKNOWN', 'g'",

@@ -70,7 +70,7 @@ def _option(option: Option) -> Callable[[F], F]:
         envvar=option.twin or None,
         show_envvar=bool(option.twin),
         metavar=None if option.choices else option.metavar,
-        callback=_pairs if option.repeated else CALLBACKS.get(option.name),
+        callback=_pairs if "=" in option.metavar else CALLBACKS.get(option.name),
         help=option.help,
     )
 

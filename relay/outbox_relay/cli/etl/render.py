@@ -28,6 +28,8 @@ def show(command: str, answer: Mapping[str, Any]) -> None:
 def _told(name: str, value: Any) -> Any:
     if isinstance(value, list):
         return f"{formatting.count(len(value))}: {value[0]} to {value[-1]}" if value else None
+    if isinstance(value, dict):
+        return "; ".join(f"{of}: {why}" for of, why in value.items())
     if name == "seconds":
         return formatting.seconds(value)
     # Transactions are named, rows are counted.
