@@ -15,11 +15,14 @@ SELECT pg_catalog.set_config('outbox.actor', %(actor)s, false), pg_catalog.set_c
 -- How long messages took from the insertion (or decision, or due time) to the record of Kafka's acknowledgement, in seconds: the median
 -- and the highest of a hundred. Of the newest 200 batches of each owner, those of the last seconds; of each the message of the lowest
 -- position, which waited longest or nearly. A half message's position is not its id, so it is left out.
-WITH recent AS MATERIALIZED (
-    SELECT b.lo, b.published_at
+WITH newest AS MATERIALIZED (
+    SELECT o.epoch, (SELECT b.batch FROM outbox.publication b
+                     WHERE b.epoch = o.epoch ORDER BY b.batch DESC LIMIT 1) AS batch
     FROM (SELECT DISTINCT l.epoch FROM outbox.lane l) o
-    CROSS JOIN LATERAL (
-        SELECT n.lo, n.published_at FROM outbox.publication n WHERE n.epoch = o.epoch ORDER BY n.batch DESC LIMIT 200
+), recent AS MATERIALIZED (
+    SELECT b.lo, b.published_at
+    FROM newest n CROSS JOIN LATERAL (
+        SELECT p.lo, p.published_at FROM outbox.publication p WHERE p.epoch = n.epoch AND p.batch > n.batch - 200 OFFSET 0
     ) b
     WHERE b.published_at > statement_timestamp() - make_interval(secs => %(window)s)
 ), took AS (

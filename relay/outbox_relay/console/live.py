@@ -11,6 +11,8 @@ from starlette.concurrency import run_in_threadpool
 
 REST = 30.0
 """A page rests for so many times as long as its last read took: large backlogs make it slower, not the database."""
+LONGEST_REST_S = 10.0
+"""Seconds; somebody waits for it."""
 
 
 class Update(NamedTuple):
@@ -64,4 +66,4 @@ class LivePage:
             # Wake those who wait, and let the next ones wait for the next read.
             self._changed.set()
             self._changed = asyncio.Event()
-            await asyncio.sleep(max(self._every, REST * took))
+            await asyncio.sleep(max(self._every, min(REST * took, LONGEST_REST_S)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -29,6 +31,7 @@ from outbox_relay.operations import (
 from outbox_relay.operations import status as inspect_status
 from outbox_relay.operations.dlq import DeadLetterFilter
 from outbox_relay.operations.half_messages import STATES, HalfMessageFilter
+from outbox_relay.operations.health import Problem
 from outbox_relay.operations.messages import Row
 from outbox_relay.operations.status import Status
 from outbox_relay.text.errors import OperatorError
@@ -61,8 +64,9 @@ class Pages:
                 [latency] = rows(conn, "latency", window=60.0)
             groups_ = consumers.groups(conn)
             kafka = self._of_kafka(conn)
+            now = half_messages.now(conn)
             return {
-                "problems": health.problems(status),
+                "problems": [_dated(conn, one, now) for one in health.problems(status)],
                 "status": status,
                 "held": sum(one.unpublished for one in status.holds),
                 "oldest": _oldest(status),
@@ -75,7 +79,7 @@ class Pages:
                 "lag": None
                 if kafka is None or kafka.at is None
                 else sum(one.messages for one in kafka.lags.values()),
-                "now": half_messages.now(conn),
+                "now": now,
             }
 
     def failing(self, query: Mapping[str, str]) -> PageValues:
@@ -172,12 +176,13 @@ class Pages:
         for one in status.holds:
             held[one.topic] = held.get(one.topic, 0) + one.unpublished
         known = {topic.name for topic in registered}
-        others = [(name, share) for name, share in status.topics.items() if name not in known]
+        unknown = [name for name in (*status.topics, *(set(held) - set(status.topics))) if name not in known]
+        others = [(name, status.topics.get(name), held.get(name or "", 0)) for name in unknown]
         return {
             "topics": [
                 (topic, status.topics.get(topic.name), held.get(topic.name, 0)) for topic in registered
             ],
-            "others": sorted(others, key=lambda one: -one[1].backlog)[:PAGE_ROWS],
+            "others": sorted(others, key=lambda one: (-one[2], one[0] or ""))[:PAGE_ROWS],
             "lags": lags,
             "kafka": kafka,
             "missing": _missing(registered, kafka),
@@ -251,6 +256,14 @@ def _oldest(status: Status) -> float | None:
     """Return the age of the oldest message that is not published, those that are held included."""
     ages = [status.total.oldest, *(one.age_seconds for one in status.holds)]
     return max((age for age in ages if age is not None), default=None)
+
+
+def _dated(conn: psycopg.Connection[Any], problem: Problem, now: datetime) -> Problem:
+    """Add the age of dead letters, which the status only counts: that of the first."""
+    if problem.kind != "dead_letters":
+        return problem
+    first = next((page[0]["failed_at"] for page in dlq.pages(conn, DeadLetterFilter(), 1)), None)
+    return replace(problem, age_seconds=None if first is None else (now - first).total_seconds())
 
 
 def _by_group(found: list[Row]) -> dict[str, list[Row]]:

@@ -29,8 +29,6 @@ class ConsumerTotals:
 
     groups: int
     dead: int
-    oldest_dead: float | None
-    """Seconds since the first of them failed for the last time."""
     retries: int
     retrying: dict[str, int]
     """Those by group."""

@@ -129,13 +129,11 @@ SELECT (SELECT count(*) FROM outbox.consumer_group) AS groups, (SELECT count(*) 
     (SELECT count(DISTINCT p.group_id) FROM outbox.consumer_pause p WHERE p.resumed_at IS NULL) AS paused,
     (SELECT min(g.name) FROM outbox.consumer_group g
      WHERE g.id IN (SELECT p.group_id FROM outbox.consumer_pause p WHERE p.resumed_at IS NULL)) AS paused_group,
-    d.dead, d.oldest_dead,
+    (SELECT count(*) FROM outbox.inbox_parked WHERE state = 'dead') AS dead,
     (SELECT coalesce(sum(r.messages), 0)::bigint FROM retrying r) AS retries,
     (SELECT coalesce(jsonb_object_agg(g.name, r.messages), '{}')
      FROM retrying r JOIN outbox.consumer_group g ON g.id = r.group_id) AS retrying,
-    (SELECT count(*) FROM outbox.inbox_held_key) AS held_keys
-FROM (SELECT count(*) AS dead, extract(epoch FROM clock_timestamp() - min(p.failed_at))::float8 AS oldest_dead
-      FROM outbox.inbox_parked p WHERE p.state = 'dead') d;
+    (SELECT count(*) FROM outbox.inbox_held_key) AS held_keys;
 
 -- name: what_is_deleted
 -- What a group has, as an operator is shown it before it is deleted.

@@ -182,12 +182,7 @@ def _unsettled(status: Status) -> Iterator[Problem]:
 def _consumers(status: Status) -> Iterator[Problem]:
     if status.consumers.dead:
         letters = many(status.consumers.dead, "dead letter")
-        yield Problem(
-            "dead_letters",
-            f"{letters} of consumer groups",
-            "outbox dlq summary",
-            status.consumers.oldest_dead,
-        )
+        yield Problem("dead_letters", f"{letters} of consumer groups", "outbox dlq summary")
     if status.consumers.paused:
         group = printable(status.consumers.paused_group or "")
         yield Problem(

@@ -22,7 +22,7 @@ class ParamsError(OperatorError):
 
 
 @dataclass(frozen=True)
-class Preview:
+class ActPreview:
     """What an act would change, in sentences, and values that its form brings back."""
 
     lines: Sequence[str]
@@ -55,7 +55,7 @@ class Act:
     button: str
     params: Sequence[str]
     line: Callable[[Params, str], Sequence[str]]
-    tell: Callable[[Connection, Params], Preview]
+    tell: Callable[[Connection, Params], ActPreview]
     run: Callable[[Connection, Params, str], Outcome]
     keeps_reason: bool = True
 

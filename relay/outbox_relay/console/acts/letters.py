@@ -45,8 +45,8 @@ def _listed(conn: connections.Connection, params: act.Params) -> list[Row]:
     return [row for page in dlq.pages(conn, which, dlq.LETTERS_AT_ONCE) for row in page]
 
 
-def _told(meaning: str) -> Callable[[connections.Connection, act.Params], act.Preview]:
-    def tell(conn: connections.Connection, params: act.Params) -> act.Preview:
+def _told(meaning: str) -> Callable[[connections.Connection, act.Params], act.ActPreview]:
+    def tell(conn: connections.Connection, params: act.Params) -> act.ActPreview:
         found = _listed(conn, params)
         if not found:
             raise OperatorError("no dead letter fits any more: it was redriven or discarded meanwhile")
@@ -64,8 +64,8 @@ def _told(meaning: str) -> Callable[[connections.Connection, act.Params], act.Pr
                 f"{cell(first['failed_at'])}; {many(behind, 'message')} of its key behind it.",
             )
             failed_at = first["failed_at"]
-            return act.Preview(lines, {} if failed_at is None else {"failed_at": failed_at.isoformat()})
-        return act.Preview(lines, {"until": datetime.now(UTC).isoformat()})
+            return act.ActPreview(lines, {} if failed_at is None else {"failed_at": failed_at.isoformat()})
+        return act.ActPreview(lines, {"until": datetime.now(UTC).isoformat()})
 
     return tell
 

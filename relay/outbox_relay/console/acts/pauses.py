@@ -10,8 +10,8 @@ from outbox_relay.operations import consumers, topic_pauses, topics
 from outbox_relay.text.formatting import cell, many, printable
 
 
-def _topic_told(meaning: str) -> Callable[[connections.Connection, act.Params], act.Preview]:
-    def tell(conn: connections.Connection, params: act.Params) -> act.Preview:
+def _topic_told(meaning: str) -> Callable[[connections.Connection, act.Params], act.ActPreview]:
+    def tell(conn: connections.Connection, params: act.Params) -> act.ActPreview:
         topic = topics.get(conn, act.text(params, "topic"))
         paused = (
             f"paused since {cell(topic.paused_at)} by {printable(topic.paused_by or '-')}: "
@@ -20,7 +20,7 @@ def _topic_told(meaning: str) -> Callable[[connections.Connection, act.Params], 
             else "not paused"
         )
         waiting = topic_pauses.waiting(conn, topic.name)
-        return act.Preview(
+        return act.ActPreview(
             [f"Topic {printable(topic.name)} is {paused}; {many(waiting, 'message')} of it wait.", meaning]
         )
 
@@ -44,8 +44,8 @@ def _resume_topic(conn: connections.Connection, params: act.Params, reason: str)
     return act.Outcome(False, [f"Topic {name} is not paused any more."])
 
 
-def _group_told(meaning: str) -> Callable[[connections.Connection, act.Params], act.Preview]:
-    def tell(conn: connections.Connection, params: act.Params) -> act.Preview:
+def _group_told(meaning: str) -> Callable[[connections.Connection, act.Params], act.ActPreview]:
+    def tell(conn: connections.Connection, params: act.Params) -> act.ActPreview:
         group = act.text(params, "group")
         consumers.find(conn, group)
         paused = [
@@ -53,7 +53,7 @@ def _group_told(meaning: str) -> Callable[[connections.Connection, act.Params], 
             f"{cell(one['paused_at'])} by {printable(one['paused_by'])}: {printable(one['reason'])}."
             for one in consumers.pauses(conn, group)
         ]
-        return act.Preview([f"Consumer group {printable(group)}.", *paused, meaning])
+        return act.ActPreview([f"Consumer group {printable(group)}.", *paused, meaning])
 
     return tell
 

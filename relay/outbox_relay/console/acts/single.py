@@ -24,12 +24,12 @@ WAIT_S = 2.0
 _FINAL = "A decision is final. Find out first what became of the local transaction."
 
 
-def _message_told(meaning: str) -> Callable[[connections.Connection, act.Params], act.Preview]:
-    def tell(conn: connections.Connection, params: act.Params) -> act.Preview:
+def _message_told(meaning: str) -> Callable[[connections.Connection, act.Params], act.ActPreview]:
+    def tell(conn: connections.Connection, params: act.Params) -> act.ActPreview:
         if "topic" in params:
             found = holds.everything(conn, _of_topic(params), None)
             waiting = sum(hold.waiting for hold in found)
-            return act.Preview(
+            return act.ActPreview(
                 [
                     (
                         f"{many(len(found), 'hold')} of topic {printable(params['topic'])}, {many(waiting, 'message')} "
@@ -42,7 +42,7 @@ def _message_told(meaning: str) -> Callable[[connections.Connection, act.Params]
         hold = holds.of_message(conn, message["id"])
         topic, key = printable(message["topic"]), cell(message["key"])
         about = f"Message {message['id']}, topic {topic}, key {key}, {message['state']}."
-        return act.Preview(
+        return act.ActPreview(
             [about, *([] if hold is None else [f"It {hold.hold_up(message['id'])}."]), meaning]
         )
 
@@ -77,12 +77,12 @@ def _skip(conn: connections.Connection, params: act.Params, reason: str) -> act.
     return act.decided(dead_letters.act(conn, action, (act.number(params), None), reason, WAIT_S))
 
 
-def _half_told(meaning: str) -> Callable[[connections.Connection, act.Params], act.Preview]:
-    def tell(conn: connections.Connection, params: act.Params) -> act.Preview:
+def _half_told(meaning: str) -> Callable[[connections.Connection, act.Params], act.ActPreview]:
+    def tell(conn: connections.Connection, params: act.Params) -> act.ActPreview:
         half = half_messages.get(conn, (act.number(params), None))
         said, at = half["last_answer"], cell(half["answered_at"])
         answer = f"; the last answer: {said} at {at}" if said else ""
-        return act.Preview(
+        return act.ActPreview(
             [
                 (
                     f"Half message {half['id']} of producer group {printable(half['producer_group'] or '-')}, topic "
