@@ -2,9 +2,10 @@
 
 -- name: reading
 -- For a session that only reads: nothing is written, nothing takes longer than a person waits, and the policies of consumer groups
--- choose the rows.
+-- choose the rows. Compiling a plan takes longer than most reads here, and worker processes are for others.
 SELECT pg_catalog.set_config('default_transaction_read_only', 'on', false), pg_catalog.set_config('statement_timeout', '20s', false),
-       pg_catalog.set_config('row_security', 'on', false)
+       pg_catalog.set_config('row_security', 'on', false), pg_catalog.set_config('jit', 'off', false),
+       pg_catalog.set_config('max_parallel_workers_per_gather', '0', false)
 
 -- name: acting
 -- For a session that acts for an operator: the audit names them, also where a statement of the operation does not.
@@ -25,7 +26,7 @@ WITH newest AS MATERIALIZED (
         SELECT p.lo, p.published_at FROM outbox.publication p WHERE p.epoch = n.epoch AND p.batch > n.batch - 200 OFFSET 0
     ) b
     WHERE b.published_at > statement_timestamp() - make_interval(secs => %(window)s)
-), took AS (
+), took AS MATERIALIZED (
     SELECT (SELECT extract(epoch FROM r.published_at - greatest(m.born_at, m.decided_at, m.deliver_at))::float8
             FROM outbox.message m WHERE m.id = r.lo) AS seconds
     FROM recent r
