@@ -81,7 +81,7 @@ lock: venv-test ## Write the lock files anew: make lock ARGS=--upgrade
 	@cd requirements && ../$(LOCK) installer.in -o installer.txt
 	@cd requirements && ../$(LOCK) build.in -o build.txt
 	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo --extra shop -c build.txt -o run.txt
-	@cd requirements && ../$(LOCK) ../pyproject.toml --extra relay --extra consumer -c build.txt -c run.txt -o service.txt
+	@cd requirements && ../$(LOCK) ../pyproject.toml --extra console --extra consumer -c build.txt -c run.txt -o service.txt
 	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo --extra shop --extra etl --extra django --extra asyncpg --extra encryption --extra schema-registry -c build.txt -c run.txt test.in -o test.txt
 	@cd requirements && ../$(LOCK) ../pyproject.toml --extra relay --extra consumer --extra etl -c build.txt -c test.txt -o etl.txt
 

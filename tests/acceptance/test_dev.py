@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +71,10 @@ def test_what_a_service_sends_is_published(
         wait_until(lambda: arrived(session.exports, topic) == [b"paid"], "the message is in Kafka")
         session.wait_until_shown("relay   | ")
         session.wait_until_shown("checker | ")
+        session.wait_until_shown("console | the console of ")
+        [address] = re.findall(r"^console \| .*: (http://127\.0\.0\.1:\d+/)$", session.shown, re.MULTILINE)
+        with urllib.request.urlopen(address, timeout=60) as page:
+            assert "Relays and lanes" in page.read().decode()
         assert f"topic: {topic}, 12 partitions" in session.shown
         assert session.end() == 0
     assert session.shown.endswith("dev     | stopped\n")

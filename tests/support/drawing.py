@@ -39,6 +39,7 @@ PROCESSES = {
     "relay/outbox_relay/database": "relay, checker",
     "relay/outbox_relay/monitoring": "relay, checker",
     "relay/outbox_relay/operations": "operator",
+    "relay/outbox_relay/console": "operator",
     "relay/outbox_relay/cli": "operator",
     "relay/outbox_relay/downloads": "operator",
     "migrations": "database",

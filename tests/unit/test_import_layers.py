@@ -173,10 +173,11 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "retention": {"database", "text", "warehouse"},
         "alarms": {"calls", "database", "text"},
         "operations": {"database", "publisher", "text"},
+        "console": {"database", "operations", "text"},
         "testing": {"database", "operations", "publisher"},
         "monitoring": {"checker", "database", "operations", "publisher", "text"},
         "cli": {
-            *("alarms", "calls", "checker", "database", "monitoring", "operations"),
+            *("alarms", "calls", "checker", "console", "database", "monitoring", "operations"),
             *("publisher", "retention", "text", "warehouse"),
         },
         "__main__": {"cli"},

@@ -1,4 +1,4 @@
-"""`outbox dev`: servers, schema, relay and checker in one terminal, for the developer of a service.
+"""`outbox dev`: servers, schema, relay, checker and console in one terminal, for the developer of a service.
 
 From the outside in: `commands.py` is the command line and `run.py` one session. `servers.py` has the servers for the
 time of a session, `outset.py` brings schema and topics, `processes.py` runs relay and checker, `screen.py` prints what

@@ -77,10 +77,10 @@ def dev(
     """Run all that a service needs, in this terminal, until Ctrl-C.
 
     It starts PostgreSQL and Kafka as `outbox up` does, or uses those that `outbox up` started here; upgrades the
-    schema; runs a relay and a checker, and prints the lines of both. The exports that it prints point your service and
-    every command at them.
+    schema; runs a relay, a checker and the console, and prints the lines of all, with the console's address. The
+    exports that it prints point your service and every command at them.
 
-    Ctrl-C stops relay and checker, and then the servers that it started. Their data stays. A relay or
+    Ctrl-C stops relay, checker and console, and then the servers that it started. Their data stays. A relay or
     checker that you kill is started again; one that fails ends everything. Their options come from the
     environment and from `outbox --config FILE`. With --json each line is an object that names its process.
     Exit codes: 0 stopped, or it runs here already; 1 refused or failed; 2 wrong options.

@@ -108,7 +108,11 @@ def _for_processes(session: Session, environment: dict[str, str]) -> dict[str, s
 def _commands(session: Session, screen: Screen) -> dict[str, list[str]]:
     callbacks = [word for host in session.callbacks for word in ("--allow-callback", host)]
     form = ["--log-format", screen.log_format]
-    return {"relay": ["relay", "run", *form], "checker": ["checker", "run", *callbacks, *form]}
+    return {
+        "relay": ["relay", "run", *form],
+        "checker": ["checker", "run", *callbacks, *form],
+        "console": ["console", "--port", "0", *form],
+    }
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from rich.text import Text
 OWN = "dev"
 """The name before the session's own lines."""
 _WIDTH = len("checker")
-_COLOURS = {"relay": "cyan", "checker": "magenta", OWN: "bold"}
+_COLOURS = {"relay": "cyan", "checker": "magenta", "console": "green", OWN: "bold"}
 _LINE = re.compile(r"^\d{4}-\d\d-\d\dT(\d\d:\d\d:\d\d\.\d{3})Z (debug|info|warning|error) (.*)$")
 """A line of `outbox_relay.text.logs.TextFormatter`."""
 _STYLES = {"warning": "yellow", "error": "bold red", "debug": "dim"}

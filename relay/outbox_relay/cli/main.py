@@ -74,6 +74,10 @@ class LazyGroup(click.Group):
                 "outbox_relay.cli.status.commands:status",
                 "Healthy, or what is wrong and which command repairs it.",
             ),
+            "console": (
+                "outbox_relay.cli.console.commands:console",
+                "Pages for a browser: what is wrong, what fails, and what to do.",
+            ),
             "doctor": (
                 "outbox_relay.cli.doctor.commands:doctor",
                 "Check a whole deployment, with what repairs each finding.",

@@ -48,6 +48,7 @@ ROLES: Mapping[str, str] = {
     "checker run": "outbox_checker",
     "checker check": "outbox_checker",
     "status": READER,
+    "console": READER,
     "doctor": READER,
     "metrics ls": NONE_NEEDED,
     "metrics alerts": NONE_NEEDED,

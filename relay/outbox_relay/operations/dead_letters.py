@@ -23,6 +23,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from outbox.statements import Statements
+from outbox_relay.database import rights
 from outbox_relay.operations import half_messages, holds
 from outbox_relay.operations.decide import DecisionResult, deciding
 from outbox_relay.operations.messages import Row
@@ -216,7 +217,7 @@ def _refusal(error: psycopg.Error, message: Row) -> str:
         return NOT_HELD.format(id=message["id"])
     text = (error.diag.message_primary or str(error)).removeprefix(f"message {message['message_id']} ")
     hint = error.diag.message_hint
-    return text if hint is None else f"{text}\n{with_present_names(hint)}"
+    return "\n".join(filter(None, [text, hint and with_present_names(hint), rights.repair(error)]))
 
 
 def _expired(message: Row, now: Row) -> str:

@@ -58,10 +58,10 @@ class DeadLetterFilter:
 
 
 def pages(
-    conn: psycopg.Connection[Any], which: DeadLetterFilter, limit: int | None = None
+    conn: psycopg.Connection[Any], which: DeadLetterFilter, limit: int | None = None, *, after: int = 0
 ) -> Iterator[list[Row]]:
-    """Yield the dead letters that fit, the oldest first, page by page; at most `limit` of them."""
-    after, left = 0, limit
+    """Yield the dead letters behind an id that fit, the oldest first, page by page; at most `limit` of them."""
+    left = limit
     values = _values(which)
     values["ids"] = None if which.ids is None else list(which.ids)
     while left is None or left > 0:

@@ -15,11 +15,15 @@ MAX_AGE_S = 300.0
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that an operator has to do something about; `kind` is for machines and does not change."""
+    """One thing that an operator has to do something about; `kind` is for machines and does not change.
+
+    `age_seconds` is how long it has lasted, or the age of the oldest of what it counts; None: that is not known.
+    """
 
     kind: str
     text: str
     command: str
+    age_seconds: float | None = None
 
 
 def problems(status: Status, max_age: float = MAX_AGE_S) -> list[Problem]:
@@ -53,11 +57,13 @@ def _relay(status: Status) -> Iterator[Problem]:
     if not orphans:
         return
     waiting = f", and {many(status.total.backlog, 'message')} to publish" if status.total.backlog else ""
+    ended = [-lane.lease for lane in status.lanes if lane.lease is not None and not _alive(lane)]
+    age = max(ended, default=None)
     if len(orphans) == len(status.lanes):
-        yield Problem("no_relay", f"no relay runs{waiting}", "outbox relay run")
+        yield Problem("no_relay", f"no relay runs{waiting}", "outbox relay run", age)
     else:
         lanes = f"lane{'s' if len(orphans) > 1 else ''} {', '.join(map(str, orphans))}"
-        yield Problem("no_relay", f"no relay runs for {lanes}{waiting}", "outbox relay run")
+        yield Problem("no_relay", f"no relay runs for {lanes}{waiting}", "outbox relay run", age)
 
 
 def _older_relay(status: Status) -> Iterator[Problem]:
@@ -86,6 +92,7 @@ def _held(status: Status) -> Iterator[Problem]:
             f"{many(sum(one.holds for one in found), kind)} held since {cell(first.since)}{behind}"
             f"{oldest}{first.place}: {printable(first.error)}",
             first.command if len(found) == 1 else "outbox holds ls",
+            max(one.age_seconds for one in found),
         )
 
 
@@ -96,6 +103,7 @@ def _expired(status: Status) -> Iterator[Problem]:
             "expired",
             f"{many(expired, 'message')} expired before the relay came to publish them",
             "outbox message ls --status DEAD",
+            max((one.oldest or 0.0 for one in status.waiting if one.reason == "expired"), default=None),
         )
 
 
@@ -123,6 +131,7 @@ def _late(status: Status, max_age: float) -> Iterator[Problem]:
             "late",
             f"a relay runs, and a message has waited for {seconds(max(ages))} (more than {seconds(max_age)})",
             "outbox message ls --status COMMITTED",
+            max(ages),
         )
 
 
@@ -133,15 +142,18 @@ def _checkers(status: Status) -> Iterator[Problem]:
             f"alarm {alarm.kind}, group {printable(alarm.producer_group)}, since {cell(alarm.since)}: "
             f"{printable(alarm.detail)}",
             f"outbox group show {quote(printable(alarm.producer_group))}",
+            alarm.age,
         )
     # A group with an alarm is named above, with the reason.
     named = {alarm.producer_group for alarm in status.alarms}
-    overdue = sum(one.overdue for one in status.unsettled if one.producer_group not in named)
-    if overdue:
+    late = [one for one in status.unsettled if one.overdue and one.producer_group not in named]
+    if late:
+        overdue = sum(one.overdue for one in late)
         yield Problem(
             "no_checker",
             f"no checker asks about {many(overdue, 'overdue half message')} (outbox tx ls --overdue)",
             "outbox checker run",
+            max(one.oldest for one in late),
         )
 
 
@@ -160,9 +172,11 @@ def _unsettled(status: Status) -> Iterator[Problem]:
         ("EXHAUSTED", "left to an operator", "outbox tx ls --state EXHAUSTED"),
         ("DEAD", "cannot be published", "outbox message ls --status DEAD"),
     ):
-        found = sum(one.messages for one in status.unsettled if one.state == state)
+        found = [one for one in status.unsettled if one.state == state]
         if found:
-            yield Problem(state.lower(), f"{many(found, 'message')} {state}: {what}", command)
+            messages = sum(one.messages for one in found)
+            oldest = max(one.oldest for one in found)
+            yield Problem(state.lower(), f"{many(messages, 'message')} {state}: {what}", command, oldest)
 
 
 def _consumers(status: Status) -> Iterator[Problem]:

@@ -47,6 +47,11 @@ class HoldGroup:
         return f"topic {printable(self.topic)}"
 
     @property
+    def unpublished(self) -> int:
+        """How many messages are not published because of them: those that fail, and those behind."""
+        return self.waiting + (self.holds if self.kind in ("key", "message") else 0)
+
+    @property
     def command(self) -> str:
         """List the holds, each with the commands that repair it."""
         return f"outbox holds ls --topic {quote(printable(self.topic))} --error {quote(printable(self.code))}"

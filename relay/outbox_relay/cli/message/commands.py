@@ -10,14 +10,15 @@ import click
 
 from outbox_relay.cli import output
 from outbox_relay.cli.message import outcome as message_outcome
-from outbox_relay.cli.message import page, render, story
+from outbox_relay.cli.message import render
 from outbox_relay.cli.message.send import send
 from outbox_relay.cli.options import CommandGroup, dsn_option, json_option, limit_option
 from outbox_relay.cli.tx.options import reason_option, wait_option
 from outbox_relay.cli.types import Choice
+from outbox_relay.console import life as life_page
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import cancel as cancel_operation
-from outbox_relay.operations import consumers, filters, half_message_life, half_messages, messages, names
+from outbox_relay.operations import consumers, filters, message_story, messages, names
 from outbox_relay.operations.decide import checked_reason
 from outbox_relay.text import former_names
 from outbox_relay.text.errors import OperatorError
@@ -176,13 +177,10 @@ def show(*, identity: str, body: bool, page_file: Path | None, dsn: str, as_json
         if life is None:
             raise _unknown(identity, dsn)
         consumed = consumers.of_message(conn, life.message)
-        steps = story.future(life, consumed)
-        if life.message["status"] in half_messages.STATES:
-            half = half_messages.get(conn, (life.message["id"], None))
-            steps += story.undecided(half_message_life.around(conn, half, life))
+        steps = message_story.next_steps(conn, life, consumed)
     if page_file is not None:
         place = connections.place(dsn)
-        page_file.write_text(page.page(life, consumed, steps, place), encoding="utf-8")
+        page_file.write_text(life_page.document(life, consumed, steps, place), encoding="utf-8")
         click.echo(f"written to {page_file}", err=True)
     if as_json:
         output.emit_json(render.life_document(life, consumed))

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from outbox_relay.cli import output
-from outbox_relay.cli.message import story
+from outbox_relay.operations import message_story
 from outbox_relay.operations.messages import Life, Row
 from outbox_relay.text import formatting
 
@@ -80,44 +80,16 @@ def life_document(life: Life, consumed: Sequence[Row]) -> dict[str, Any]:
     return document
 
 
-def facts(life: Life) -> list[tuple[str, Any]]:
-    """Return what a message is, by name; None is left out where it is shown."""
-    row = life.message
-    return [
-        ("message id", row["message_id"]),
-        ("id", row["id"]),
-        ("status", row["status"]),
-        ("remark", row["remark"]),
-        ("topic", row["topic"]),
-        ("partition", row["partition"]),
-        ("offset", row["offset"]),
-        ("key", row["key"]),
-        ("order key", row["order_key"]),
-        ("queue", life.routing.get("queue")),
-        ("selector", life.routing.get("selector")),
-        ("tags", row["tags"] or None),
-        ("index keys", row["index_keys"] or None),
-        ("producer group", row["producer_group"]),
-        ("transaction id", row["transaction_id"]),
-        ("checker", row["checker"]),
-        ("business", " ".join(filter(None, (row["biz_type"], row["biz_id"]))) or None),
-        ("trace", life.routing.get("traceparent")),
-        ("lane", row["lane"]),
-        ("position", row["position"]),
-        ("xid", row["xid"]),
-    ]
-
-
-def show_life(life: Life, consumed: Sequence[Row], steps: Sequence[story.Step]) -> None:
+def show_life(life: Life, consumed: Sequence[Row], steps: Sequence[message_story.Step]) -> None:
     """Print everything about one message."""
-    output.pairs(facts(life))
+    output.pairs(message_story.facts(life))
     click.echo()
-    for entry in story.past(life, consumed):
+    for entry in message_story.past(life, consumed):
         click.echo(f"{formatting.cell(entry.at)}  {entry.text}")
     for one in consumed:
         if one["state"] not in ("applied", "retrying", "dead"):
             click.echo(
-                f"consumer group {formatting.printable(one['consumer_group'])}: {story.state_in_group(one)}"
+                f"consumer group {formatting.printable(one['consumer_group'])}: {message_story.state_in_group(one)}"
             )
     for step in steps:
         click.secho(f"next  {step.text}", fg="red" if step.is_alarm else None)

@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import click
-from psycopg.rows import dict_row
 
 from outbox.operations.decide import DecidedState
 from outbox_relay.cli import output
@@ -55,7 +54,7 @@ def run(verdict: DecidedState, options: dict[str, Any]) -> None:
             return
         halves = list({half["id"]: half for half in (half_messages.get(conn, one) for one in named)}.values())
         for half in halves:
-            half_message_life.require_half(half, _events(conn, half))
+            half_message_life.require_half(half, messages.events(conn, half))
         if len(halves) > 1:
             _ask(f"{len(halves)} half messages: {_few(halves)}", verdict, yes=options["yes"])
         outcomes = []
@@ -71,11 +70,6 @@ def run(verdict: DecidedState, options: dict[str, Any]) -> None:
         click.echo(f"{len(outcomes) - failed} {WORDS[verdict]}, {failed} not")
     if failed:
         raise click.exceptions.Exit(1)
-
-
-def _events(conn: connections.Connection, half: Row) -> list[Row]:
-    with conn.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(messages.STATEMENTS["events"], half).fetchall()
 
 
 def _few(halves: list[Row]) -> str:

@@ -8,7 +8,7 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from outbox_relay.cli.message import render, story
+from outbox_relay.operations import message_story
 from outbox_relay.operations.messages import Life, Row
 from outbox_relay.text import durations, formatting
 
@@ -29,8 +29,8 @@ LONGEST_BODY = 64 * 1024
 """Characters of a body that are shown."""
 
 
-def page(life: Life, consumed: Sequence[Row], steps: Sequence[story.Step], place: str) -> str:
-    """Return the page.
+def document(life: Life, consumed: Sequence[Row], steps: Sequence[message_story.Step], place: str) -> str:
+    """Return a page that needs nothing else, as `outbox message show --html` writes it.
 
     Args:
         life: the message; with headers and body only if they were asked for.
@@ -38,38 +38,46 @@ def page(life: Life, consumed: Sequence[Row], steps: Sequence[story.Step], place
         steps: what happens next.
         place: the database, as a person names it.
     """
+    style = resources.files("outbox_relay").joinpath("console/style.css").read_text(encoding="utf-8")
     row = life.message
-    style = resources.files("outbox_relay").joinpath("cli/message/page.css").read_text(encoding="utf-8")
-    status = f"{row['status']} {row['waiting'] or ''}".strip()
-    badge = f'<span class="badge {STATUS_COLORS.get(row["status"], "calm")}">{_text(status)}</span>'
-    parts = [
-        f"<header><p class=soft>Message {_text(row['id'])} of {_text(place)}</p>",
-        f"<h1>{_text(row['topic'])} {badge}</h1><p class=soft>{_text(row['message_id'])}</p></header>",
-        _section("What is next", _steps(steps)) if steps else "",
-        _section("What happened", _timeline(story.past(life, consumed))),
-        _section("Consumer groups", _groups(consumed)) if consumed else "",
-        _section("Facts", _pairs(render.facts(life))),
-        _section("Headers and body", _content(life.content)) if life.content is not None else "",
-        f"<footer>Times are UTC, by the clocks of the servers. Made {formatting.moment(datetime.now(UTC))}.</footer>",
-    ]
-    body = "\n".join(part for part in parts if part)
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Message {_text(row["id"])}: {_text(status)}</title>
+<title>Message {_text(row["id"])}: {_text(_status(row))}</title>
 <style>
 {style}</style>
 </head>
 <body>
 <main>
-{body}
+{sections(life, consumed, steps, place)}
+<footer>Times are UTC, by the clocks of the servers. Made {formatting.moment(datetime.now(UTC))}.</footer>
 </main>
 </body>
 </html>
 """
+
+
+def sections(life: Life, consumed: Sequence[Row], steps: Sequence[message_story.Step], place: str) -> str:
+    """Return what a page about a message holds; the console has it among its own parts. Arguments as of `document`."""
+    row = life.message
+    badge = f'<span class="badge {STATUS_COLORS.get(row["status"], "calm")}">{_text(_status(row))}</span>'
+    parts = [
+        f"<header><p class=soft>Message {_text(row['id'])} of {_text(place)}</p>",
+        f"<h1>{_text(row['topic'])} {badge}</h1><p class=soft>{_text(row['message_id'])}</p></header>",
+        _section("What is next", _steps(steps)) if steps else "",
+        _section("What happened", _timeline(message_story.past(life, consumed))),
+        _section("Consumer groups", _groups(consumed)) if consumed else "",
+        _section("Facts", _pairs(message_story.facts(life))),
+        _section("Headers and body", _content(life.content)) if life.content is not None else "",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _status(row: Row) -> str:
+    return f"{row['status']} {row['waiting'] or ''}".strip()
 
 
 def _text(value: Any) -> str:
@@ -85,7 +93,7 @@ def _pairs(rows: Iterable[tuple[str, Any]]) -> str:
     return f"<dl>{''.join(shown)}</dl>"
 
 
-def _steps(steps: Sequence[story.Step]) -> str:
+def _steps(steps: Sequence[message_story.Step]) -> str:
     shown = []
     for step in steps:
         kind = "bad" if step.is_alarm else "calm"
@@ -96,7 +104,7 @@ def _steps(steps: Sequence[story.Step]) -> str:
     return "\n".join(shown)
 
 
-def _timeline(entries: Sequence[story.Happening]) -> str:
+def _timeline(entries: Sequence[message_story.Happening]) -> str:
     shown = []
     before: datetime | None = None
     for entry in entries:
@@ -119,7 +127,7 @@ def _groups(consumed: Sequence[Row]) -> str:
     head = "".join(f"<th scope=col>{name}</th>" for name in ("group", "where it is", "error", "behind it"))
     rows = "\n".join(
         f"<tr><td>{_text(one['consumer_group'])}</td><td class={GROUP_COLORS.get(one['state'], 'soft')}>"
-        f"{_text(story.state_in_group(one))}</td><td>{_text(one['failure'])}</td>"
+        f"{_text(message_story.state_in_group(one))}</td><td>{_text(one['failure'])}</td>"
         f"<td>{_text(one['behind'] or None)}</td></tr>"
         for one in consumed
     )

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from outbox_relay.operations import half_message_story
+import psycopg
+
+from outbox_relay.operations import half_message_life, half_message_story, half_messages
 from outbox_relay.operations.half_message_life import HalfMessageLife
 from outbox_relay.operations.messages import Life, Row
 from outbox_relay.text import formatting
@@ -99,7 +102,7 @@ def state_in_group(one: Row) -> str:
             return f"not read yet: the group is at offset {formatting.cell(one['position'])}"
 
 
-def undecided(known: HalfMessageLife) -> list[Step]:
+def _undecided(known: HalfMessageLife) -> list[Step]:
     """Return what happens next to a half message that is not decided, as `outbox tx explain` does."""
     steps = []
     for step in half_message_story.future(known):
@@ -108,8 +111,14 @@ def undecided(known: HalfMessageLife) -> list[Step]:
     return steps
 
 
-def future(life: Life, consumed: Sequence[Row]) -> list[Step]:
-    """Return what happens next, and what repairs what stands in the way."""
+def next_steps(conn: psycopg.Connection[Any], life: Life, consumed: Sequence[Row]) -> list[Step]:
+    """Return what happens next, and what repairs what stands in the way.
+
+    Args:
+        conn: an autocommit connection that is in no transaction.
+        life: the message.
+        consumed: what consumer groups did with it.
+    """
     row = life.message
     steps: list[Step] = []
     if life.hold is not None:
@@ -120,6 +129,9 @@ def future(life: Life, consumed: Sequence[Row]) -> list[Step]:
     for one in consumed:
         if one["state"] in ("retrying", "dead"):
             steps.append(_stuck(one))
+    if row["status"] in half_messages.STATES:
+        half = half_messages.get(conn, (row["id"], None))
+        steps += _undecided(half_message_life.around(conn, half, life))
     return steps
 
 
@@ -138,3 +150,31 @@ def _stuck(one: Row) -> Step:
             f"give it up: outbox dlq discard {one['parked_id']}",
         ),
     )
+
+
+def facts(life: Life) -> list[tuple[str, Any]]:
+    """Return what a message is, by name; None is left out where it is shown."""
+    row = life.message
+    return [
+        ("message id", row["message_id"]),
+        ("id", row["id"]),
+        ("status", row["status"]),
+        ("remark", row["remark"]),
+        ("topic", row["topic"]),
+        ("partition", row["partition"]),
+        ("offset", row["offset"]),
+        ("key", row["key"]),
+        ("order key", row["order_key"]),
+        ("queue", life.routing.get("queue")),
+        ("selector", life.routing.get("selector")),
+        ("tags", row["tags"] or None),
+        ("index keys", row["index_keys"] or None),
+        ("producer group", row["producer_group"]),
+        ("transaction id", row["transaction_id"]),
+        ("checker", row["checker"]),
+        ("business", " ".join(filter(None, (row["biz_type"], row["biz_id"]))) or None),
+        ("trace", life.routing.get("traceparent")),
+        ("lane", row["lane"]),
+        ("position", row["position"]),
+        ("xid", row["xid"]),
+    ]

@@ -1,0 +1,1 @@
+"""`outbox console` serves pages about one database."""
