@@ -12,8 +12,8 @@ from outbox.errors import (
     InvalidSubscriptionError,
     SubscriptionConflictError,
 )
-from outbox.inbox.assignments import StoredOffset
-from outbox.inbox.full_keys import CountBehind, FullKeys
+from outbox.inbox.core.full_keys import CountBehind
+from outbox.inbox.core.partitions import StoredOffset
 from outbox.inbox.messages import Delivery
 from outbox.statements import Plan, Statement, TextArray, array_text, load
 
@@ -136,9 +136,9 @@ def is_listed(group: int, member: str) -> Plan[bool]:
     return bool((yield Statement(SQL["is_listed"], (str(group), member))))
 
 
-def count_behind(group: int, full_keys: FullKeys) -> Plan[CountBehind]:
+def count_behind(group: int, per_key: int, per_group: int) -> Plan[CountBehind]:
     """Count what waits behind messages of a group that failed, up to twice of what may."""
-    limits = full_keys.per_key // 2, 2 * full_keys.per_group
+    limits = per_key // 2, 2 * per_group
     rows = yield Statement(SQL["count_behind"], (str(group), *map(str, limits)))
     long = {(topic, key): messages for *_, topic, key, messages in rows if topic is not None}
     keys, messages, members = rows[0][:3]

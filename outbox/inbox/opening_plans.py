@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from outbox.inbox import membership
+from outbox.inbox.core.openings import Opened, Opening, Question, Unanswered
 from outbox.inbox.messages import Source
-from outbox.inbox.openings import Opened, Opening, Question, Unanswered
 from outbox.inbox.starts import decide_start
 from outbox.statements import Plan
 

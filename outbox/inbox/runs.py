@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from outbox.inbox.assignments import Assignments
+from outbox.inbox.core.suspects import MOST_RETRY_RUNS, MOST_RUNS
 from outbox.inbox.failures import killed
 from outbox.inbox.handling import Connection, Handling, ListenerFailedError
 from outbox.inbox.messages import Delivery
 from outbox.inbox.parked_rows import Retry
-from outbox.inbox.suspects import MOST_RETRY_RUNS, MOST_RUNS, Suspects
 
 
-def count_delivery(conn: Connection, how: Handling, suspects: Suspects, delivery: Delivery) -> None:
+def count_delivery(conn: Connection, how: Handling, work: Assignments, delivery: Delivery) -> None:
     """Count that a message is run which may have ended an earlier process.
 
     Args:
         conn: in the transaction that took the message.
         how: the group.
-        suspects: of the member.
+        work: the partitions of the member.
         delivery: the message.
 
     Raises:
@@ -23,7 +24,8 @@ def count_delivery(conn: Connection, how: Handling, suspects: Suspects, delivery
         LockedError: It cannot be counted now.
     """
     runs = how.count_run(delivery, False)
-    suspects.ran(delivery)
+    with work as partitions:
+        partitions.suspects.ran(delivery)
     if runs > MOST_RUNS:
         conn.rollback()
         raise ListenerFailedError(killed(runs - 1))
