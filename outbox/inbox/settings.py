@@ -41,6 +41,10 @@ DEFAULTS: dict[str, Any] = {
     "reconnect.backoff.max.ms": 10000,
 }
 OWN = frozenset({"group.id", "client.id"})
+CLASSIC = frozenset({"session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"})
+"""Settings of librdkafka that it refuses with `group.protocol=consumer`: the broker has them, by group."""
+SESSION_MS = 45_000
+"""Default of librdkafka, and of brokers with the protocol `consumer`."""
 LONGEST_GROUP = 255
 LARGEST_BATCH, LONGEST_LINGER = 1000, 60.0
 
@@ -155,13 +159,15 @@ class Member:
     @property
     def session(self) -> float:
         """Seconds after which Kafka gives up a member that is silent."""
-        return float(self.settings.kafka.get("session.timeout.ms", 45000)) / 1000.0
+        return float(self.settings.kafka.get("session.timeout.ms", SESSION_MS)) / 1000.0
 
     @property
     def librdkafka(self) -> dict[str, Any]:
         """The configuration of the client of Kafka."""
-        own = {"group.id": self.group, "client.id": self.name}
-        return {**DEFAULTS, **self.settings.kafka, **FIXED, **own}
+        kafka = self.settings.kafka
+        dropped = CLASSIC if is_of_consumer_protocol(kafka) else ()
+        defaults = {name: value for name, value in DEFAULTS.items() if name not in dropped}
+        return {**defaults, **kafka, **FIXED, "group.id": self.group, "client.id": self.name}
 
 
 def _plain(value: Any) -> Any:
@@ -187,6 +193,11 @@ def check_dead_letter_topic(topic: str | None, subscription: Mapping[str, Subscr
         )
 
 
+def is_of_consumer_protocol(kafka: Mapping[str, Any]) -> bool:
+    """Return whether the group is managed by the broker (KIP-848)."""
+    return str(kafka.get("group.protocol", "classic")).lower() == "consumer"
+
+
 def check_kafka(kafka: Mapping[str, Any]) -> None:
     """Refuse settings of librdkafka that would break a promise.
 
@@ -202,6 +213,12 @@ def check_kafka(kafka: Mapping[str, Any]) -> None:
             raise ConfigurationError(f"kafka: {name!r} is set by the consumer itself; leave it out")
         if name in FIXED and str(value).lower() != str(FIXED[name]).lower():
             raise ConfigurationError(f"kafka: {name} = {value!r}; allowed: {FIXED[name]!r}, or leave it out")
+        if name in CLASSIC and is_of_consumer_protocol(kafka):
+            raise ConfigurationError(
+                f"kafka: {name} = {value!r}; allowed: leave it out with group.protocol=consumer. The broker has it: "
+                "group.consumer.session.timeout.ms, group.consumer.heartbeat.interval.ms, or for this group "
+                "kafka-configs --entity-type groups; the assignor is group.remote.assignor"
+            )
 
 
 def subscription_of(topics: Mapping[str, str | Subscribed | Predicate]) -> dict[str, Subscribed]:
