@@ -37,14 +37,14 @@ from outbox.drivers.psycopg_sync import run
 from outbox.inbox import membership
 from outbox.inbox.batches import Batching, handle_batch
 from outbox.inbox.core.hands import MOST_INTERRUPTIONS, BatchOutcome, Hands, Interruption, Work
-from outbox.inbox.failures import LockedError, UnconnectedError, interrupted
+from outbox.inbox.core.suspects import MOST_RUNS
+from outbox.inbox.failures import LockedError, UnconnectedError, interrupted, killed
 from outbox.inbox.followers import fitting, park_followers
 from outbox.inbox.handling import Connection, Handled, ListenerFailedError, handle, park
 from outbox.inbox.messages import Attempt, Delivery
 from outbox.inbox.plans import Taken
 from outbox.inbox.repeats import Repeats
 from outbox.inbox.round_trips import SentTake, check_and_commit, commit_and_take
-from outbox.inbox.runs import count_delivery
 from outbox.inbox.sessions import is_infrastructure, locked_by_others
 from outbox.inbox.threads import IDLE, ListenerThread, Runtime
 
@@ -272,7 +272,12 @@ class DeliveryThread(ListenerThread):
             with self._work as partitions:
                 is_counted = partitions.suspects.counts(delivery)
             if is_counted:
-                count_delivery(conn, self._how, self._work, delivery)
+                runs = self._how.count_run(delivery, False)
+                with self._work as partitions:
+                    partitions.suspects.ran(delivery)
+                if runs > MOST_RUNS:
+                    conn.rollback()
+                    raise ListenerFailedError(killed(runs - 1))
             self.hands.running = self.session.running(delivery)
 
         if failure is None:

@@ -28,7 +28,6 @@ from outbox.inbox.core.partitions import Pauses, StoredOffset
 from outbox.inbox.failures import LockedError
 from outbox.inbox.keeper_session import KeeperSession, ServerChangedError
 from outbox.inbox.messages import Delivery
-from outbox.inbox.opening_plans import open_partitions
 from outbox.inbox.pauses import read_pauses
 from outbox.inbox.server import CurrentServer
 from outbox.inbox.settings import Connect, Member
@@ -227,7 +226,7 @@ class Keeper(threading.Thread):
                 log.warning("the session of a listener that was given up cannot be ended: %s", error)
             del self._to_end[0]
         with self._assignments as partitions:
-            offsets, is_idle = partitions.offsets(), not partitions.count
+            offsets, is_idle = partitions.offsets(), not partitions.places
         if offsets:
             session.run(self._storing(offsets))
             with self._assignments as partitions:
@@ -260,7 +259,7 @@ class Keeper(threading.Thread):
             server = partitions.server
         yield from self.session.listed()
         group, member = self.session.group, self._member
-        return (yield from open_partitions(group, member.group, member.name, opening, server))
+        return (yield from membership.open_partitions(group, member.group, member.name, opening, server))
 
     def _refuse(self, error: OutboxError) -> None:
         """End the member."""

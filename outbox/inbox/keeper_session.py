@@ -110,7 +110,7 @@ class KeeperSession:
     def registration(self) -> Plan[int]:
         """List the member; return the number of its group."""
         with self._assignments as partitions:
-            self.stated, full = partitions.count, partitions.full_keys.count
+            self.stated, full = len(partitions.places), partitions.full_keys.count
         return membership.register(
             self._member.group,
             self._member.name,

@@ -10,10 +10,10 @@ from time import monotonic
 from outbox.inbox.core.hands import MOST_INTERRUPTIONS, Watch
 from outbox.inbox.core.partitions import EVERY_TOPIC
 from outbox.inbox.core.retries import SEARCH_PAUSE, Retries
-from outbox.inbox.failures import Failure, interrupted, timed_out
-from outbox.inbox.handling import Connection, count_failure, handle_due, try_later
+from outbox.inbox.core.suspects import MOST_RETRY_RUNS
+from outbox.inbox.failures import Failure, interrupted, killed, timed_out
+from outbox.inbox.handling import Connection, ListenerFailedError, count_failure, handle_due, try_later
 from outbox.inbox.parked_rows import Retry
-from outbox.inbox.runs import count_retry
 from outbox.inbox.sessions import is_infrastructure
 from outbox.inbox.threads import ListenerThread, Runtime
 
@@ -116,8 +116,8 @@ class RetryThread(ListenerThread):
         self.current = retry
         with self._search as retries:
             is_counted = retries.begin(self, retry, monotonic())
-        if is_counted:
-            count_retry(self._how, retry)
+        if is_counted and (runs := self._how.count_run(retry.delivery, True)) > MOST_RETRY_RUNS:
+            raise ListenerFailedError(killed(runs - 1))
         self.watch.running = self.session.running(retry.delivery)
 
     def _interruption(self, error: Exception) -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from math import inf
 from typing import Any
 
 from outbox.inbox.core.partitions import Partitions
@@ -151,7 +152,7 @@ class Hands(Watch):
                     self._end(work, done=False)
             begun.items = [work for work in begun.items if self._partitions.is_current(work.delivery)]
             if len(begun.items) == 1 and not self._partitions.suspects.admit(begun.items[0].delivery):
-                self._partitions.postpone(begun.items[0].key, begun.items[0].left(), now)
+                self._partitions.give_back(begun.items[0].key, begun.items[0].left(), since=now)
             elif begun.items:
                 return begun.items
         return []
@@ -165,7 +166,7 @@ class Hands(Watch):
 
     def _leave(self, work: Work) -> None:
         if self._partitions.suspects.leave(work.delivery):
-            self._partitions.hurry()
+            self._partitions.ready(inf)  # others that were suspects, too
 
     def repeat(self) -> None:
         """Let the same come next."""
@@ -213,7 +214,7 @@ class Hands(Watch):
     def locked(self, now: float) -> None:
         """Note that others have something of these locked. Which one is not known: each comes again, alone."""
         for work in self._begun():
-            self._partitions.postpone(work.key, work.left(was_locked=True), now)
+            self._partitions.give_back(work.key, work.left(was_locked=True), since=now)
             self._leave(work)
         self._rounds.current = None
 

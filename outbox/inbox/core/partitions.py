@@ -73,6 +73,25 @@ class OpenPartition:
     running: int = 0
     paused: bool = False
 
+    def wait(self, delivery: Delivery) -> None:
+        """Note that a message waits."""
+        self.waiting += 1
+        self.size += size_of(delivery)
+
+    def begin(self, delivery: Delivery) -> None:
+        """Note that a message that waits is in a thread's hands."""
+        self.waiting -= 1
+        self.size -= size_of(delivery)
+        self.running += 1
+
+    def offset(self, place: TopicPart, server: int) -> StoredOffset:
+        """Return the offset to store."""
+        return StoredOffset(*place, self.source.topic_id, self.tracker.safe, self.generation, server)
+
+    def load(self, limits: Limits) -> float:
+        """Return how much of its limits it uses; from 1 on no more is fetched."""
+        return max(self.waiting / limits.messages, self.size / limits.size, self.tracker.width / limits.width)
+
 
 class Pauses:
     """The pauses that a member obeys; the keeper replaces `topics`, and others read."""
@@ -113,11 +132,6 @@ class Partitions:
         return self._epoch
 
     @property
-    def count(self) -> int:
-        """How many partitions are open."""
-        return len(self._open)
-
-    @property
     def places(self) -> list[TopicPart]:
         """The partitions that are open."""
         return list(self._open)
@@ -135,8 +149,7 @@ class Partitions:
         found = self._open.get(place)
         if found is None or not found.tracker.add(message.offset):
             return False
-        found.waiting += 1
-        found.size += size_of(delivery)
+        found.wait(delivery)
         if delivery.order_key is None or not self._orderly:
             self._queues.put(place, (*place, delivery.epoch, message.offset), delivery)
         else:
@@ -166,16 +179,11 @@ class Partitions:
         taken: list[tuple[Hashable, Delivery]] = []
         while len(taken) < most and (one := self._queues.take()):
             taken.append(one)
-            self._begin(one[1])
+            if found := self._current(one[1]):
+                found.begin(one[1])
             if one[1].was_locked:
                 break  # it is handled alone, and may keep its thread waiting: not behind others of its kind
         return taken
-
-    def _begin(self, delivery: Delivery) -> None:
-        if found := self._current(delivery):
-            found.waiting -= 1
-            found.size -= size_of(delivery)
-            found.running += 1
 
     def take_followers(self, key: Hashable, fits: Callable[[Delivery], bool]) -> list[Delivery]:
         """Take the next messages of a key whose message is in the caller's hands, up to the first that does not fit.
@@ -184,7 +192,8 @@ class Partitions:
         """
         taken = self._queues.take_more(key, fits)
         for each in taken:
-            self._begin(each)
+            if found := self._current(each):
+                found.begin(each)
         return taken
 
     def finish_followers(self, key: Hashable, deliveries: Iterable[Delivery], done: Iterable[bool]) -> None:
@@ -199,24 +208,17 @@ class Partitions:
         for delivery, is_done in zip(deliveries, done, strict=True):
             found = self._end(delivery, done=is_done)
             if found is not None and not is_done:
-                found.waiting += 1
-                found.size += size_of(delivery)
+                found.wait(delivery)
                 again.append(delivery)
         self._queues.put_back(key, again)
 
-    def give_back(self, key: Hashable, delivery: Delivery) -> None:
-        """Let a message that was taken wait again, in front of its key."""
+    def give_back(self, key: Hashable, delivery: Delivery, *, since: float | None = None) -> None:
+        """Let a message that was taken wait again, in front of its key; `since`: its key waits for a while."""
         self.finish_followers(key, [delivery], [False])
-        self._queues.release(key)
-
-    def postpone(self, key: Hashable, delivery: Delivery, now: float) -> None:
-        """Let a message that was taken wait again, in front of its key; none of the key is taken for a while."""
-        self.finish_followers(key, [delivery], [False])
-        self._queues.postpone(key, now)
-
-    def hurry(self) -> None:
-        """Let the messages that were postponed be taken now."""
-        self._queues.wake(float("inf"))
+        if since is None:
+            self._queues.release(key)
+        else:
+            self._queues.postpone(key, since)
 
     def finish(self, key: Hashable, delivery: Delivery, *, done: bool = True) -> None:
         """End a message that was taken.
@@ -260,10 +262,7 @@ class Partitions:
     def close(self, places: Iterable[TopicPart]) -> list[StoredOffset]:
         """End partitions, as far as they are open, and return the offsets to store: what runs counts as not done."""
         closed = [place for place in places if place in self._open]
-        offsets = [self._offset(place) for place in closed]
-        for place in closed:
-            del self._open[place]
-        return offsets
+        return [self._open.pop(place).offset(place, self.server) for place in closed]
 
     def restart(self) -> None:
         """End all partitions at once and store nothing of them: another server of PostgreSQL has taken over."""
@@ -275,7 +274,8 @@ class Partitions:
 
     def offsets(self) -> list[StoredOffset]:
         """Return the offsets that moved since they were stored."""
-        return [self._offset(place) for place, each in self._open.items() if each.tracker.safe > each.stored]
+        moved = [(place, each) for place, each in self._open.items() if each.tracker.safe > each.stored]
+        return [each.offset(place, self.server) for place, each in moved]
 
     def stored(self, offsets: Iterable[StoredOffset]) -> None:
         """Note offsets that are stored."""
@@ -283,19 +283,11 @@ class Partitions:
             if found := self._open.get((each.topic, each.part)):
                 found.stored = max(found.stored, each.offset)
 
-    def _offset(self, place: TopicPart) -> StoredOffset:
-        found = self._open[place]
-        return StoredOffset(*place, found.source.topic_id, found.tracker.safe, found.generation, self.server)
-
     def full(self) -> tuple[list[TopicPart], list[TopicPart]]:
         """Return the partitions to pause now, and those to resume: these are at half of their limits."""
         pause, resume = [], []
         for place, each in self._open.items():
-            load = max(
-                each.waiting / self._limits.messages,
-                each.size / self._limits.size,
-                each.tracker.width / self._limits.width,
-            )
+            load = each.load(self._limits)
             if load >= 1 and not each.paused:
                 each.paused = True
                 pause.append(place)

@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 DEAD = DelaySchedule.of([])
 
 
-class Base(DeclarativeBase):
+class Base(DeclarativeBase):  # type: ignore[misc]
     """The tables of the application."""
 
 
@@ -74,7 +74,7 @@ def test_what_an_asynchronous_session_adds_is_committed_with_the_inbox(
         await add(session, message)
         await session.flush()
         row = await session.execute(text("SELECT pg_backend_pid(), count(*) FROM outbox.inbox"))
-        backends.append(tuple(row.one()))  # type: ignore[arg-type]
+        backends.append(tuple(row.one()))
         return ConsumeResult.SUCCESS
 
     inbox.produce_numbered(topic, 20)
@@ -189,7 +189,8 @@ def test_a_batch_listener_may_use_an_asynchronous_session_and_the_outbox(
             await add(session, message)
         await session.flush()
         raw = await (await session.connection()).get_raw_connection()
-        await outbox.send(raw.driver_connection, Message("out", body=str(len(messages)).encode()))
+        conn: Any = raw.driver_connection
+        await outbox.send(conn, Message("out", body=str(len(messages)).encode()))
         return ConsumeResult.SUCCESS
 
     inbox.produce_numbered(topic, 10)
@@ -217,4 +218,4 @@ def test_an_engine_that_cannot_join_the_transaction_is_refused(
     with pytest.raises(ConfigurationError, match=allowed):
         session_listener(listener, make(url))
     with pytest.raises(ConfigurationError, match="create_engine"):
-        connections_of(create_async_engine("postgresql+psycopg://"))
+        connections_of(create_async_engine("postgresql+psycopg://"))  # type: ignore[arg-type]

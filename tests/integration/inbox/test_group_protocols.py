@@ -57,7 +57,7 @@ def test_a_killed_member_of_the_new_protocol_is_followed_by_another_one(
 ) -> None:
     """After the session of 45 s that the broker has: clients cannot shorten it."""
     inbox.produce_numbered(topic, COUNT)
-    dies = {"dies": "after the write", "body": "50", "group_protocol": "consumer"}
+    dies: dict[str, Any] = {"dies": "after the write", "body": "50", "group_protocol": "consumer"}
     with ConsumerProcess(inbox, topic, "first", **dies) as lost:
         wait_until(lambda: lost.process.poll() is not None, "it has killed itself", seconds=120)
     with member(inbox, topic, "consumer") as other:
