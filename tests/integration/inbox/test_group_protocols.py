@@ -68,7 +68,7 @@ def test_a_killed_member_of_the_new_protocol_is_followed_by_another_one(
 
 
 def test_kafka_states_whether_it_knows_a_member_of_the_new_protocol(inbox: InboxStage, topic: str) -> None:
-    """Of one that it does not know the client is replaced: decision 91."""
+    """Of one that it does not know the client is replaced: docs/adr/0019."""
     with member(inbox, topic, "consumer") as known:
         wait_until(lambda: parts(known) == [4], "it reads all")
         assert kafka_offsets._is_known(known.member, QUIET)
