@@ -153,7 +153,7 @@ def push(
         delays=DelaySchedule.of(["1h"]),
         **options,
     )
-    with nullcontext() if inbox else patch("outbox.inbox.threads.handle", without_inbox), consumer:
+    with nullcontext() if inbox else patch("outbox.inbox.delivery_threads.handle", without_inbox), consumer:
         pipe.recv()
     pipe.send("ended")
 

@@ -11,7 +11,7 @@ of its messages was committed or parked before the batch began. It is tried in o
 
 If a key is held, the transaction is rolled back before the listener: the messages of held keys are parked singly, with
 the lock that `take` needs, and the others are taken again. If the listener raises, or reports that some messages
-failed, the transaction is rolled back: `rounds` decides what is run again. What it discarded is recorded in a
+failed, the transaction is rolled back: `core.rounds` decides what is run again. What it discarded is recorded in a
 transaction of its own: `take_batch`, commit.
 
 When the process dies, PostgreSQL ends the transaction, or a rebalance takes the partition away:
@@ -35,7 +35,8 @@ from dataclasses import dataclass, field
 from outbox.drivers.psycopg_sync import run
 from outbox.errors import ListenerError
 from outbox.inbox import batch_plans
-from outbox.inbox.failures import Failure, LockedError
+from outbox.inbox.core.hands import BatchOutcome
+from outbox.inbox.failures import LockedError
 from outbox.inbox.handling import Connection, Listener, call_listener
 from outbox.inbox.messages import Attempt, ConsumedMessage, Delivery
 from outbox.inbox.results import RESULTS, Consumed, ConsumeResult, failure_of, is_success
@@ -53,24 +54,6 @@ class Batching:
     most: int
     linger: float
     """Seconds to wait for more messages once there is one."""
-
-
-@dataclass(slots=True)
-class BatchOutcome:
-    """What became of the messages of a batch, each by its place in it."""
-
-    done: list[int] = field(default_factory=list)
-    """They need nothing more."""
-    applied: int = 0
-    """How many of them have an effect; the listener discarded the others."""
-    refused: list[int] = field(default_factory=list)
-    """The group had taken them over before."""
-    alone: list[int] = field(default_factory=list)
-    """To be handled singly: their keys are held, or it takes a closer check why they are refused."""
-    again: list[int] = field(default_factory=list)
-    """To be run again, because their effects were rolled back with those of others."""
-    failed: dict[int, Failure] = field(default_factory=dict)
-    """To be parked: the listener reported that they failed."""
 
 
 @dataclass(slots=True)

@@ -35,8 +35,8 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 from django.db.transaction import Atomic
 
 from outbox.errors import ConfigurationError, ListenerError
-from outbox.inbox.failures import is_infrastructure
 from outbox.inbox.results import is_success
+from outbox.inbox.sessions import is_infrastructure
 
 P = ParamSpec("P")
 R = TypeVar("R")

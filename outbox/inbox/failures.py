@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-import psycopg
-
 KILLED = "its process ended while the listener ran, time after time"
 _LONGEST = 8000
 _LONGEST_SUMMARY = 200
@@ -18,10 +16,6 @@ _VARYING = re.compile(
     r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|0x[0-9a-fA-F]+|'[^']*'|\"[^\"]*\"|\d+"
 )
 _LIBRARIES = (str(Path(__file__).parent.parent), "site-packages", "dist-packages", sys.base_prefix)
-_AWAY = ("08", "57P", "53", "58", "25P04")
-"""SQLSTATEs of a server that is away, overloaded or starting, and of a transaction that it ended."""
-_AGAIN = frozenset({"40001", "40P01", "55P03"})
-"""Serialization failure, deadlock, lock timeout: another run may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +83,6 @@ def killed(runs: int) -> Failure:
         "memory, a crash, an exit), or something else that ended the process",
         is_final=True,
     )
-
-
-def is_infrastructure(error: BaseException) -> bool:
-    """Return whether PostgreSQL is away or asks for another try, or the member ends: the message is not to blame."""
-    if isinstance(error, InterruptedListenerError | LockedError):
-        return True
-    if not isinstance(error, psycopg.Error):
-        return False
-    state = error.sqlstate
-    if state is None:
-        return isinstance(error, psycopg.OperationalError)
-    return state.startswith(_AWAY) or state in _AGAIN
 
 
 def _place(trace: TracebackType | None) -> str:

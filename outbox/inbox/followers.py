@@ -22,7 +22,7 @@ from uuid import UUID
 
 from outbox.drivers.psycopg_sync import run
 from outbox.inbox import batch_plans
-from outbox.inbox.assignments import size_of
+from outbox.inbox.core.partitions import size_of
 from outbox.inbox.handling import Connection
 from outbox.inbox.messages import Delivery
 

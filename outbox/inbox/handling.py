@@ -17,18 +17,17 @@ from psycopg.pq import TransactionStatus
 from outbox.drivers.psycopg_sync import run
 from outbox.errors import ListenerError
 from outbox.inbox import plans
+from outbox.inbox.core.partitions import Pauses
 from outbox.inbox.counts import MessageCounts
 from outbox.inbox.delays import DelaySchedule
-from outbox.inbox.failures import Failure, describe, is_infrastructure, reported
-from outbox.inbox.full_keys import FullKeys
+from outbox.inbox.failures import Failure, describe, reported
 from outbox.inbox.guard import guarded
 from outbox.inbox.header_filters import UndecidedError
 from outbox.inbox.messages import Attempt, ConsumedMessage, Delivery
 from outbox.inbox.parked_rows import BEGINNING, Retry
-from outbox.inbox.pauses import Pauses
 from outbox.inbox.results import RESULTS, Consumed, ConsumeResult, failure_of
 from outbox.inbox.round_trips import begin_and_take, check_and_commit
-from outbox.inbox.sessions import locked_by_others
+from outbox.inbox.sessions import is_infrastructure, locked_by_others
 from outbox.inbox.settings import Subscribed
 
 Connection = psycopg.Connection[Any]
@@ -65,8 +64,8 @@ class Handling:
     counts: MessageCounts = field(default_factory=MessageCounts)
     member: str = ""
     count_run: CountRun = lambda *_: 1
-    full_keys: FullKeys | None = None
-    """Admits what is parked behind held keys; None: nothing bounds it."""
+    require_room: Callable[[str, bytes | None], None] = lambda *_: None
+    """Admits a message of a topic and a key that is parked behind held ones, or raises FullKeyError."""
     pauses: Pauses = field(default_factory=Pauses)
 
 
@@ -119,8 +118,7 @@ def handle(
         _log_dead(delivery.message, parked.failure, parked.id)
         return Handled.DEAD
     if taken.is_held:
-        if how.full_keys is not None:
-            how.full_keys.require(delivery.message.topic, delivery.order_key)
+        how.require_room(delivery.message.topic, delivery.order_key)
         run(conn, plans.park_behind(how.group, delivery))
         conn.commit()
         return Handled.PARKED

@@ -26,10 +26,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from outbox.inbox.core.openings import Opening, Question, Standing, Unanswered
 from outbox.inbox.keeper import Keeper
-from outbox.inbox.openings import Opening, Question, Standing, Unanswered
 from outbox.inbox.repeats import QuietLog
-from outbox.inbox.settings import ConsumerSettings
+from outbox.inbox.settings import Member
 from outbox.inbox.starts import ConsumeFrom, Known
 
 log = logging.getLogger("outbox.inbox")
@@ -59,9 +59,9 @@ class UnidentifiedTopicError(Exception):
 class OpeningThread(threading.Thread):
     """Asks Kafka, and hands what it replies to the keeper; the thread that polls gets the rest back."""
 
-    def __init__(self, settings: ConsumerSettings, keeper: Keeper) -> None:
+    def __init__(self, member: Member, keeper: Keeper) -> None:
         super().__init__(name="outbox-consumer-offsets", daemon=True)
-        self._settings, self._keeper, self._quiet = settings, keeper, QuietLog(log)
+        self._member, self._keeper, self._quiet = member, keeper, QuietLog(log)
         self._questions: queue.SimpleQueue[Sequence[Question] | None] = queue.SimpleQueue()
         """An empty list asks for the standing of the member."""
 
@@ -87,31 +87,31 @@ class OpeningThread(threading.Thread):
                 failed = self._ask(questions)
             except Exception as error:
                 if not isinstance(error, KafkaException | TimeoutError):
-                    log.exception("the offsets of group %s", self._settings.group)
+                    log.exception("the offsets of group %s", self._member.group)
                 failed = {str(error): list(questions)}
             for reason, each in failed.items():
                 self._keeper.results.put(Unanswered(each, reason))
 
     def _is_known(self) -> bool | None:
         try:
-            return _is_known(self._settings, self._quiet)
+            return _is_known(self._member, self._quiet)
         except Exception as error:  # noqa: BLE001  (whatever it is, the question has to have an answer)
-            log.debug("Kafka: whether group %s has this member: %s", self._settings.group, error)
+            log.debug("Kafka: whether group %s has this member: %s", self._member.group, error)
             return True if _is_refusal(error) else None
 
     def _ask(self, questions: Sequence[Question]) -> dict[str, list[Question]]:
         """Ask about all of these at once; return those that Kafka has not answered, by reason."""
         failed: defaultdict[str, list[Question]] = defaultdict(list)
         asked = []
-        for each in _ask_groups(self._settings, questions, self._quiet):
+        for each in _ask_groups(self._member, questions, self._quiet):
             try:
-                each.ask_offsets(self._settings.consume_from)
+                each.ask_offsets(self._member.settings.consume_from)
             except (KafkaException, TimeoutError, UnidentifiedTopicError) as error:
                 failed[str(error)].append(each.question)
             else:
                 asked.append(each)
         for each in asked:
-            opening, reasons = each.opening(self._settings.consume_from)
+            opening, reasons = each.opening(self._member.settings.consume_from)
             if opening.known:
                 self._keeper.ask(opening)
             for part, reason in reasons.items():
@@ -119,33 +119,33 @@ class OpeningThread(threading.Thread):
         return failed
 
 
-def _new_admin(settings: ConsumerSettings, quiet: QuietLog) -> AdminClient:
+def _new_admin(member: Member, quiet: QuietLog) -> AdminClient:
     """Make a client for one question: one that is kept may lose its brokers (docs/adr/0019)."""
-    config = {name: value for name, value in settings.kafka.items() if name.startswith(_CONNECTING)}
+    config = {name: value for name, value in member.settings.kafka.items() if name.startswith(_CONNECTING)}
     return AdminClient(config, logger=quiet)
 
 
-def _is_known(settings: ConsumerSettings, quiet: QuietLog) -> bool:
+def _is_known(member: Member, quiet: QuietLog) -> bool:
     """Return whether Kafka knows the member, or none of its topics, so that it cannot have joined.
 
     Raises:
         KafkaException, TimeoutError: Kafka is away, or refuses.
     """
-    admin = _new_admin(settings, quiet)
-    topics = admin.describe_topics(TopicCollection(sorted(settings.subscription)), request_timeout=REPLY_TIME)
+    admin = _new_admin(member, quiet)
+    topics = admin.describe_topics(TopicCollection(sorted(member.subscription)), request_timeout=REPLY_TIME)
     existing = [_exists(found) for found in topics.values()]  # all are waited for
     if not any(existing):
         return True
     # Not before a broker has replied: librdkafka (2.16) may end the process when it searches for the coordinator of a
     # group while the last connection is lost.
-    described = admin.describe_consumer_groups([settings.group], request_timeout=REPLY_TIME)
+    described = admin.describe_consumer_groups([member.group], request_timeout=REPLY_TIME)
     try:
-        members = described[settings.group].result(2 * REPLY_TIME).members
+        members = described[member.group].result(2 * REPLY_TIME).members
     except KafkaException as error:
         if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
             raise
         members = []
-    return any(member.client_id == settings.member for member in members)
+    return any(each.client_id == member.name for each in members)
 
 
 def _is_refusal(error: Exception) -> bool:
@@ -163,19 +163,17 @@ def _exists(described: Future[Any]) -> bool:
     return True
 
 
-def _ask_groups(
-    settings: ConsumerSettings, questions: Sequence[Question], quiet: QuietLog
-) -> list[_AskedTopic]:
+def _ask_groups(member: Member, questions: Sequence[Question], quiet: QuietLog) -> list[_AskedTopic]:
     """Ask what each topic is, and for the offsets of the group in it.
 
     Raises:
         KafkaException: Kafka is away, or refuses.
     """
-    admin = _new_admin(settings, quiet)
+    admin = _new_admin(member, quiet)
     topics = sorted({each.topic for each in questions})
     described = admin.describe_topics(TopicCollection(topics), request_timeout=REPLY_TIME)
     cluster = admin.list_topics(topics[0], timeout=REPLY_TIME).cluster_id
-    return [_AskedTopic(admin, settings.group, each, cluster, described[each.topic]) for each in questions]
+    return [_AskedTopic(admin, member.group, each, cluster, described[each.topic]) for each in questions]
 
 
 class _AskedTopic:

@@ -29,14 +29,14 @@ from outbox import wire
 from outbox.codecs.codec import Codecs
 from outbox.drivers.psycopg_sync import run
 from outbox.inbox import plans
-from outbox.inbox.assignments import Assignments
 from outbox.inbox.consumer import PushConsumer
 from outbox.inbox.decoding import Decoding
 from outbox.inbox.handling import Connection
-from outbox.inbox.messages import ConsumedMessage, Delivery, born_on, digest, headers_of_all
+from outbox.inbox.messages import ConsumedMessage, born_on, digest, headers_of_all
 from outbox.inbox.parked_rows import DueSince, milliseconds, retry_of
 from outbox.inbox.results import ConsumeResult
 from outbox.inbox.sessions import LOCK_WAIT, locked_by_others
+from outbox.inbox.settings import Member
 from outbox.inbox.snapshots import require_new_snapshots
 from outbox.statements import ByteaArray, Plan, Statement, TextArray, array_text, load
 
@@ -53,38 +53,13 @@ class ReceivedLease(NamedTuple):
     message: ConsumedMessage
 
 
-class OnDemand(Assignments):
-    """Hands messages out only while a caller waits for some."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.demand = threading.Event()
-
-    def take_batch(self, most: int, linger: float, seconds: float) -> list[tuple[object, Delivery]]:
-        """Take messages as `Assignments` does, once somebody waits; then no more until somebody does again."""
-        if not self.demand.wait(seconds):
-            return []
-        taken = super().take_batch(most, linger, seconds)
-        if taken:
-            self.demand.clear()
-        return list(taken)
-
-    def unasked(self) -> list[tuple[int, int]]:
-        """Return topic ids and numbers of the partitions, if there are messages that no caller has asked for.
-
-        None while others are being parked: they cannot be seen before that is committed.
-        """
-        with self._changed:
-            if self.demand.is_set() or not self._queues.ready or any(p.running for p in self._open.values()):
-                return []
-            return [(each.source.topic_id, part) for (_, part), each in self._open.items()]
-
-
-class Intake(PushConsumer):
-    """A member that parks what it reads, for `receive`."""
-
-    assignments_class = OnDemand
+class _OnDemand(PushConsumer):
     has_retries = False
+    is_on_demand = True
+
+
+class Intake:
+    """A member that parks what it reads, for `receive`."""
 
     def __init__(
         self, group: str, topics: dict[str, str], *, parked: threading.Event, **options: Any
@@ -97,18 +72,22 @@ class Intake(PushConsumer):
             parked: set when messages may have been parked.
             options: as of `PushConsumer`.
         """
-        super().__init__(group, topics, self._park, **options)
-        self._parked = parked
+        self.consumer, self._parked = _OnDemand(group, topics, self._park, **options), parked
+
+    @property
+    def member(self) -> Member:
+        """The member of the group."""
+        return self.consumer.member
 
     @property
     def group_id(self) -> int:
         """The number of the group, once the member is registered."""
-        return self._keeper.group
+        return self.consumer._keeper.session.group
 
     @property
     def paused(self) -> Mapping[str, str]:
         """Why topics are paused, or the group; see `pauses`."""
-        return self._assignments.pauses.topics
+        return self.consumer._how.pauses.topics
 
     def decoding(self, codecs: Codecs) -> Decoding:
         """Return what decodes the messages that are received: they are parked as they came.
@@ -116,24 +95,32 @@ class Intake(PushConsumer):
         Raises:
             ConfigurationError: it does not read a topic of a codec.
         """
-        return Decoding(codecs, list(self.settings.subscription), self._counts)
+        return Decoding(codecs, list(self.member.subscription), self.consumer._how.counts)
 
     def ask(self) -> None:
         """Let messages be read: a caller waits for some."""
-        if isinstance(self._assignments, OnDemand):
-            self._assignments.demand.set()
+        self.consumer._assignments.ask()
 
     def unasked(self) -> list[tuple[int, int]]:
-        """Return the partitions of the member, if it has messages that no caller has asked for; see `lacks`."""
-        return self._assignments.unasked() if isinstance(self._assignments, OnDemand) else []
+        """Return topic ids and numbers of the partitions, if it has messages that no caller has asked for.
+
+        None while others are being parked: they cannot be seen before that is committed.
+        """
+        assignments = self.consumer._assignments
+        with assignments as partitions:
+            if assignments.is_asked or not partitions.ready(0.0) or partitions.has_running(partitions.places):
+                return []
+            found = [(place, partitions.find(place)) for place in partitions.places]
+            return [(each.source.topic_id, part) for (_, part), each in found if each is not None]
 
     def _park(self, conn: Connection, messages: Sequence[ConsumedMessage]) -> ConsumeResult:
-        for each in messages if self.settings.orderly else ():
-            self._assignments.full_keys.require(each.topic, order_of(each))
+        orderly = self.member.settings.orderly
+        for each in messages if orderly else ():
+            self.consumer._how.require_room(each.topic, order_of(each))
         with (
             locked_by_others()
         ):  # such as by an application that acknowledges and stands still before it commits
-            run(conn, park_received(self.group_id, messages, orderly=self.settings.orderly))
+            run(conn, park_received(self.group_id, messages, orderly=orderly))
         self._parked.set()
         return ConsumeResult.SUCCESS
 
@@ -179,10 +166,11 @@ def receive(
     attempts: int,
     due: DueSince,
     *,
+    now: float,
     paused: Iterable[str] = (),
     topics: Iterable[str] | None = None,
 ) -> Plan[tuple[list[ReceivedLease], list[ConsumedMessage]]]:
-    """ReceivedLease messages; return them, and those that are dead now because they were not acknowledged.
+    """Lease messages; return them, and those that are dead now because they were not acknowledged.
 
     Args:
         group: the number of the group.
@@ -190,14 +178,17 @@ def receive(
         seconds: until they can be received again.
         attempts: how often a message may be received.
         due: where the search begins.
+        now: the time, as `due` counts it.
         paused: topics of which nothing is received.
         topics: that the member reads; what other members alone read is theirs. None: all.
     """
     limits = str(group), str(most), str(seconds), str(attempts)
-    rows = yield Statement(SQL["receive"], (*limits, str(due.begin()), *plans.topic_arrays(paused, topics)))
+    rows = yield Statement(
+        SQL["receive"], (*limits, str(due.begin(now)), *plans.topic_arrays(paused, topics))
+    )
     leased, dead = [], []
     for *columns, due_at, is_dead in rows:
-        due.found(due_at)
+        due.found(due_at, now)
         retry = retry_of(columns)
         message = retry.delivery.message
         if is_dead:

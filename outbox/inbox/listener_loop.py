@@ -1,6 +1,6 @@
 """The event loop in which a member runs its asynchronous listeners, on a thread of its own.
 
-A thread of the member submits a call and waits until it has ended. Each call has a record, and ends in one of these
+A thread of the member submits a call and waits until it has ended. Each call has a future, and ends in one of these
 ways:
 
 - its task ends: the thread gets the result, or what was raised;
@@ -12,7 +12,7 @@ A task that a listener started may raise SystemExit or KeyboardInterrupt, which 
 the listener that awaits the task gets what it raised, and no other one is disturbed.
 
 Submitting a call, asking for the end, and giving up what is left are under one lock, so each call is either refused, or
-its record is ended by its task or by the thread of the loop in its last step, which is in a `finally`. If the process
+its future is ended by its task or by the thread of the loop in its last step, which is in a `finally`. If the process
 dies, PostgreSQL ends the transactions.
 """
 
@@ -23,54 +23,14 @@ import inspect
 import logging
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from outbox.inbox.failures import InterruptedListenerError
 
 T = TypeVar("T")
 log = logging.getLogger("outbox.inbox")
-
-
-class _Call(Generic[T]):
-    """What a thread waits for."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
-        self.coroutine = coroutine
-        self.results: list[T] = []
-        self.error: BaseException | None = None
-        self.is_interrupted = False
-        """Whether it ran when the loop was to end."""
-        self.ended = threading.Event()
-
-    async def run(self) -> None:
-        """Await the call and keep what comes of it: SystemExit would end the loop if it were let pass."""
-        try:
-            self.results.append(await self.coroutine)
-        except BaseException as error:  # noqa: BLE001  (it is raised in the thread that waits)
-            self.error = error
-
-    def has_outcome(self) -> bool:
-        return bool(self.results) or self.error is not None
-
-    def interrupt(self) -> None:
-        """Note that the loop ends, unless the call has ended before."""
-        self.is_interrupted = self.is_interrupted or not self.has_outcome()
-
-    def outcome(self) -> T:
-        """Return the result, or raise.
-
-        Raises:
-            InterruptedListenerError: It was cancelled because the loop ends.
-            BaseException: whatever the call raised.
-        """
-        if self.results:
-            return self.results[0]
-        if self.is_interrupted:
-            raise InterruptedListenerError(
-                "the event loop of the listeners ended while one ran"
-            ) from self.error
-        raise self.error or asyncio.CancelledError()
 
 
 class ListenerLoop:
@@ -80,7 +40,9 @@ class ListenerLoop:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._pending: set[_Call[Any]] = set()
+        self._pending: set[Future[Any]] = set()
+        self._interrupted: set[Future[Any]] = set()
+        """Those of the pending ones that ran when the loop was to end."""
         self._closes = False
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -89,14 +51,13 @@ class ListenerLoop:
         Raises:
             InterruptedListenerError: The member ends, or the loop has failed.
         """
-        call = _Call(coroutine)
+        future: Future[T] = Future()
         try:
-            self._submit(call)
-            call.ended.wait()
+            self._submit(coroutine, future)
+            return future.result()
         finally:
             if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
                 coroutine.close()
-        return call.outcome()
 
     def close(self, seconds: float) -> None:
         """Cancel what still runs, end the loop, and wait for that so many seconds; later calls are refused."""
@@ -108,7 +69,7 @@ class ListenerLoop:
         if thread is not None:
             thread.join(seconds)
 
-    def _submit(self, call: _Call[Any]) -> None:
+    def _submit(self, coroutine: Coroutine[Any, Any, T], future: Future[T]) -> None:
         with self._lock:
             if self._closes:
                 raise InterruptedListenerError("the member ends, and runs no further listener")
@@ -118,8 +79,8 @@ class ListenerLoop:
                 except (OSError, RuntimeError) as error:
                     raise InterruptedListenerError(f"no event loop for listeners: {error}") from error
             assert self._loop is not None  # noqa: S101  (it has just started)
-            self._pending.add(call)
-            self._loop.call_soon_threadsafe(self._begin, self._loop, call)
+            self._pending.add(future)
+            self._loop.call_soon_threadsafe(self._begin, self._loop, coroutine, future)
 
     def _start(self) -> None:
         """Start a loop; the system may have no files or threads left for it."""
@@ -132,21 +93,42 @@ class ListenerLoop:
             raise
         self._loop, self._thread = loop, thread
 
-    def _begin(self, loop: asyncio.AbstractEventLoop, call: _Call[Any]) -> None:
-        if call.is_interrupted:
-            self._end(call)
+    def _begin(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T], future: Future[T]
+    ) -> None:
+        if future in self._interrupted:
+            self._end(future)
             return
-        try:
-            # The task ends without a step of `run` if it is cancelled before its first one.
-            loop.create_task(call.run()).add_done_callback(lambda _: self._end(call))
-        except Exception as error:  # noqa: BLE001  (of a task factory of the application)
-            call.error = error
-            self._end(call)
 
-    def _end(self, call: _Call[Any]) -> None:
+        async def keep() -> None:
+            """Await the call and keep what comes of it: SystemExit would end the loop if it were let pass."""
+            try:
+                self._end(future, result=await coroutine)
+            except BaseException as error:  # noqa: BLE001  (it is raised in the thread that waits)
+                self._end(future, error)
+
+        try:
+            # The task ends without a step if it is cancelled before its first one.
+            loop.create_task(keep()).add_done_callback(lambda _: self._end(future))
+        except Exception as error:  # noqa: BLE001  (of a task factory of the application)
+            self._end(future, error)
+
+    def _end(self, future: Future[T], error: BaseException | None = None, **result: T) -> None:
+        """Hand over what came of a call, once; neither error nor result: it was cancelled."""
         with self._lock:
-            self._pending.discard(call)
-        call.ended.set()
+            is_interrupted = future in self._interrupted
+            self._pending.discard(future)
+            self._interrupted.discard(future)
+            if future.done():
+                return
+            if result:
+                future.set_result(result["result"])
+            elif is_interrupted:
+                interrupted = InterruptedListenerError("the event loop of the listeners ended while one ran")
+                interrupted.__cause__ = error
+                future.set_exception(interrupted)
+            else:
+                future.set_exception(error or asyncio.CancelledError())
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run the loop until the member ends."""
@@ -164,8 +146,7 @@ class ListenerLoop:
     def _cancel(self, loop: asyncio.AbstractEventLoop) -> None:
         """Cancel what runs, and wait for it."""
         with self._lock:
-            for call in self._pending:
-                call.interrupt()
+            self._interrupted |= self._pending
         cancelled: set[asyncio.Task[Any]] = set()
         while tasks := asyncio.all_tasks(loop):
             for task in tasks - cancelled:
@@ -182,10 +163,10 @@ class ListenerLoop:
         with self._lock:
             if self._loop is loop:
                 self._loop = None
-            left, self._pending = self._pending, set()
-        for call in left:
-            call.interrupt()
-            call.ended.set()
+            left = list(self._pending)
+            self._interrupted |= self._pending
+        for future in left:
+            self._end(future)
 
 
 def _run_through(loop: asyncio.AbstractEventLoop) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
@@ -12,12 +13,15 @@ from outbox.errors import (
     InvalidSubscriptionError,
     SubscriptionConflictError,
 )
-from outbox.inbox.assignments import StoredOffset
-from outbox.inbox.full_keys import CountBehind, FullKeys
-from outbox.inbox.messages import Delivery
+from outbox.inbox.core.full_keys import CountBehind
+from outbox.inbox.core.openings import Opened, Opening, Question, Unanswered
+from outbox.inbox.core.partitions import StoredOffset
+from outbox.inbox.messages import Delivery, Source
+from outbox.inbox.starts import decide_start
 from outbox.statements import Plan, Statement, TextArray, array_text, load
 
 SQL = load("inbox_groups.sql")
+log = logging.getLogger("outbox.inbox")
 
 
 class Position(NamedTuple):
@@ -136,9 +140,9 @@ def is_listed(group: int, member: str) -> Plan[bool]:
     return bool((yield Statement(SQL["is_listed"], (str(group), member))))
 
 
-def count_behind(group: int, full_keys: FullKeys) -> Plan[CountBehind]:
+def count_behind(group: int, per_key: int, per_group: int) -> Plan[CountBehind]:
     """Count what waits behind messages of a group that failed, up to twice of what may."""
-    limits = full_keys.per_key // 2, 2 * full_keys.per_group
+    limits = per_key // 2, 2 * per_group
     rows = yield Statement(SQL["count_behind"], (str(group), *map(str, limits)))
     long = {(topic, key): messages for *_, topic, key, messages in rows if topic is not None}
     keys, messages, members = rows[0][:3]
@@ -184,6 +188,47 @@ def claim_partitions(group: int, topic: int, parts: Sequence[int], member: str) 
         for part, offset in (yield Statement(SQL["begun_runs"], key)):
             suspects[part].add(offset)
     return suspects
+
+
+def open_partitions(
+    group: int, name: str, member: str, opening: Opening, server: int
+) -> Plan[Opened | Unanswered]:
+    """Decide where partitions are read from, store that, and state that the member reads them.
+
+    Args:
+        group: the number of the group.
+        name: of the group.
+        member: who will read them.
+        opening: the partitions, with what Kafka knows of them.
+        server: the number of the server of PostgreSQL, as the member counts them.
+    """
+    topic = yield from number_topic(opening.topic, opening.kafka_id)
+    found = yield from positions(group, topic)
+    if not found:
+        if opening.initial is None:
+            where = Question(opening.topic, tuple(opening.known), opening.ticket)
+            reason = f"not all ends are known, and the group begins at {opening.origin}"
+            return Unanswered([where], reason)
+        log.info(
+            "group %s has no position in topic %s: it begins at %s, %s",
+            name,
+            opening.topic,
+            opening.origin,
+            opening.initial,
+        )
+        found = yield from begin(group, topic, opening.initial)
+    starts, is_known = {}, bool(found)
+    for part, known in opening.known.items():
+        position = found.get(part)
+        starts[part] = decide_start(
+            position.offset if position else None, known, is_missing=position is None and is_known
+        )
+    missing = {part: start.offset for part, start in starts.items() if part not in found}
+    if missing:
+        found = yield from begin(group, topic, missing)
+    suspects = yield from claim_partitions(group, topic, list(starts), member)
+    generations = {part: found[part].generation for part in starts}
+    return Opened(opening, Source(topic, opening.kafka_id), starts, generations, server, suspects)
 
 
 def release(group: int, member: str, offsets: Sequence[StoredOffset] | None = None) -> Plan[None]:

@@ -8,7 +8,7 @@ from outbox.inbox.assignments import Assignments
 from outbox.inbox.counts import MessageCounts
 from outbox.inbox.keeper import Keeper
 from outbox.inbox.poller import Poller
-from outbox.inbox.settings import ConsumerSettings
+from outbox.inbox.settings import Member
 from outbox.inbox.vitals import ConsumerVitals
 
 HANGS_S = 120.0
@@ -17,7 +17,7 @@ away, PostgreSQL is waited for, for 10 s, and then Kafka, which takes the offset
 
 
 def observe(
-    settings: ConsumerSettings,
+    member: Member,
     counts: MessageCounts,
     assignments: Assignments,
     keeper: Keeper,
@@ -30,7 +30,7 @@ def observe(
     """Return how a member stands.
 
     Args:
-        settings: its settings.
+        member: its settings.
         counts: what became of its messages.
         assignments: its partitions.
         keeper: its thread for PostgreSQL.
@@ -44,24 +44,28 @@ def observe(
     defect = None
     if error is not None:
         defect = f"it has ended: {type(error).__name__}"
-    elif not is_ending and polled_ago > settings.drain + HANGS_S:
+    elif not is_ending and polled_ago > member.settings.drain + HANGS_S:
         defect = f"it hangs: Kafka was polled {polled_ago:.0f} s ago"
+    with assignments as partitions:
+        found = partitions.vitals({} if poller is None else poller.ends)
+        skipped, pauses, keys = partitions.skipped, partitions.pauses, partitions.full_keys
+        held, full = keys.held, keys.count
     return ConsumerVitals(
-        settings.group,
-        settings.member,
-        assignments.vitals({} if poller is None else poller.ends),
-        {**counts.messages, "skipped": assignments.skipped},
+        member.group,
+        member.name,
+        found,
+        {**counts.messages, "skipped": skipped},
         counts.retries,
         given_up,
-        assignments.full_keys.held,
+        held,
         polled_ago,
         0.0 if poller is None else max(0.0, now - keeper.kept_at),
         _trouble(counts, keeper, poller, is_ending=is_ending),
         defect,
         counts.erasures,
         {} if poller is None else poller.stopped,
-        assignments.pauses.topics,
-        assignments.full_keys.count,
+        pauses.topics,
+        full,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from time import monotonic
 from typing import Any, NamedTuple
 
 from outbox.inbox.messages import ConsumedMessage, Delivery, born_of
@@ -46,20 +45,19 @@ class DueSince:
         self._skew, self._place, self._until = skew, BEGINNING, 0.0
         self._since = BEGINNING
 
-    def begin(self) -> int:
+    def begin(self, now: float) -> int:
         """Return from when on due messages are searched, in microseconds since 1970."""
-        self._since = self._place if self.left > 0 else BEGINNING
+        self._since = self._place if self.left(now) > 0 else BEGINNING
         return self._since
 
-    @property
-    def left(self) -> float:
-        """Seconds until a search begins at the beginning."""
-        return self._until - monotonic()
+    def left(self, now: float) -> float:
+        """Return the seconds until a search begins at the beginning."""
+        return self._until - now
 
-    def found(self, due_at: int) -> None:
+    def found(self, due_at: int, now: float) -> None:
         """Note when one was due that the search has found."""
         if self._since == BEGINNING:
-            self._until = monotonic() + SEARCHED_FROM_S
+            self._until = now + SEARCHED_FROM_S
         self._place = max(BEGINNING, due_at - self._skew)
 
 

@@ -8,30 +8,17 @@ what a member that stood still has in hand it may commit one message for each of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import psycopg
 
 from outbox.drivers.psycopg_sync import run
 from outbox.errors import ConfigurationError
+from outbox.inbox.core.partitions import EVERY_TOPIC
 from outbox.statements import Plan, Statement, load
 
 SQL = load("inbox_groups.sql")
-EVERY_TOPIC = ""
 LONGEST_REASON = 500
-
-
-class Pauses:
-    """The pauses that a member obeys; the keeper replaces `topics`, and others read."""
-
-    def __init__(self) -> None:
-        self.topics: Mapping[str, str] = {}
-        """The reason of each pause by topic; `EVERY_TOPIC`: of the group."""
-
-    def has(self, topic: str) -> bool:
-        """Return whether a topic is paused."""
-        return topic in self.topics or EVERY_TOPIC in self.topics
 
 
 def pause_group(conn: psycopg.Connection[Any], group: str, *, topic: str | None = None, reason: str) -> bool:

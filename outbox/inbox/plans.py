@@ -34,13 +34,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from outbox.inbox.core.suspects import MOST_RETRY_RUNS
 from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.failures import KILLED, Failure, LockedError
 from outbox.inbox.header_filters import UNDECIDED
 from outbox.inbox.messages import Attempt, Delivery, as_copy, header_columns
 from outbox.inbox.parked_rows import BEGINNING, Retry, milliseconds, retry_of
 from outbox.inbox.snapshots import require_new_snapshots
-from outbox.inbox.suspects import MOST_RETRY_RUNS
 from outbox.statements import ByteaArray, Plan, Statement, TextArray, load
 
 SQL = load("inbox.sql")

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from outbox.drivers.psycopg_sync import run
-from outbox.inbox.failures import is_infrastructure
+from outbox.inbox.sessions import is_infrastructure
 from outbox.statements import Plan, Statement, load
 
 SQL = load("inbox_groups.sql")

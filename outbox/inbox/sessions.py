@@ -22,12 +22,16 @@ from outbox import sessions
 from outbox.drivers.psycopg_sync import run
 from outbox.errors import ConfigurationError
 from outbox.inbox import plans
-from outbox.inbox.failures import LockedError
+from outbox.inbox.failures import InterruptedListenerError, LockedError
 from outbox.statements import Plan, Statement
 from outbox.validation import exact
 
 LOCK_WAIT = 0.25
 """Seconds that a shared thread waits for a lock; then the message waits without it."""
+_AWAY = ("08", "57P", "53", "58", "25P04")
+"""SQLSTATEs of a server that is away, overloaded or starting, and of a transaction that it ended."""
+_AGAIN = frozenset({"40001", "40P01", "55P03"})
+"""Serialization failure, deadlock, lock timeout: another run may succeed."""
 
 
 def connecting(
@@ -58,6 +62,18 @@ def use_read_committed(conn: psycopg.Connection[Any]) -> None:
     """Let each statement see what was committed before it: a snapshot from before a lock would miss successors."""
     conn.autocommit = False
     conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+
+
+def is_infrastructure(error: BaseException) -> bool:
+    """Return whether PostgreSQL is away or asks for another try, or the member ends: the message is not to blame."""
+    if isinstance(error, InterruptedListenerError | LockedError):
+        return True
+    if not isinstance(error, psycopg.Error):
+        return False
+    state = error.sqlstate
+    if state is None:
+        return isinstance(error, psycopg.OperationalError)
+    return state.startswith(_AWAY) or state in _AGAIN
 
 
 @contextmanager

@@ -8,6 +8,10 @@
 
     PushConsumer("points", {"orders": "*"}, session_listener(add_points, engine), dsn=connections_of(engine), …)
 
+An `async def` gets an `AsyncSession`, and an engine of `create_async_engine("postgresql+psycopg://…")`. Its `dsn` is a
+text: the consumer's own connections are not asynchronous. asyncpg cannot join: a transaction belongs to one session at
+PostgreSQL, and the consumer's is one of psycopg.
+
 The session joins the transaction of the listener's connection; the consumer alone commits it. What the session does
 inside is between a savepoint and its release, so:
 
@@ -23,20 +27,23 @@ consumer's commit: nothing is committed, and the message comes again, as without
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import psycopg
 import sqlalchemy
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
+from sqlalchemy.util import greenlet_spawn
 
 from outbox.errors import ConfigurationError, ListenerError
-from outbox.inbox.failures import is_infrastructure
+from outbox.inbox.async_listeners import is_async
 from outbox.inbox.results import is_success
+from outbox.inbox.sessions import is_infrastructure
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -68,39 +75,87 @@ def connections_of(engine: sqlalchemy.Engine) -> Callable[[], PsycopgConnection]
 
 def session_listener(
     listener: Callable[Concatenate[Any, P], R],
-    engine: sqlalchemy.Engine,
+    engine: sqlalchemy.Engine | AsyncEngine,
     *,
-    sessions: Callable[..., Any] = Session,
-) -> Callable[Concatenate[PsycopgConnection, P], R]:
+    sessions: Callable[..., Any] | None = None,
+) -> Callable[Concatenate[Any, P], R]:
     """Make a listener of a function that gets a Session instead of a connection.
 
     Args:
-        listener: called with a Session and a message, or with what a batch listener gets.
-        engine: whose dialect and events the session uses; see `connections_of`.
-        sessions: makes the Session, such as a `sessionmaker` of the application.
+        listener: called with a Session and a message, or with what a batch listener gets; an `async def` with an
+            AsyncSession.
+        engine: whose dialect and events the session uses; see `connections_of`. Of an `async def`: asynchronous.
+        sessions: makes the Session, such as a `sessionmaker` of the application, or an `async_sessionmaker`.
 
     Raises:
-        ConfigurationError: The engine is asynchronous, or of another driver.
+        ConfigurationError: The engine is of another driver, or is asynchronous and the listener is not, or vice versa.
     """
+    if is_async(listener):
+        _require_psycopg(engine, is_async=True)
+        awaited = cast("Callable[Concatenate[Any, P], Awaitable[Any]]", listener)
+        made = _async_listener(awaited, cast("AsyncEngine", engine), sessions or AsyncSession)
+        return cast("Callable[Concatenate[Any, P], R]", made)
     _require_psycopg(engine)
+    plain = cast("sqlalchemy.Engine", engine)
 
     def called(conn: PsycopgConnection, /, *args: P.args, **options: P.kwargs) -> R:
-        try:
-            with _joined(engine, conn) as connection:
-                return _run(sessions, connection, lambda session: listener(session, *args, **options))
-        except DBAPIError as error:
-            # The consumer knows a server that is away, or a deadlock, by psycopg's error.
-            if isinstance(error.orig, psycopg.Error) and is_infrastructure(error.orig):
-                raise error.orig from error
-            raise
+        with _psycopgs_errors(), _joined(plain, conn) as connection:
+            session = (sessions or Session)(bind=connection, join_transaction_mode="create_savepoint")
+            may_commit = _refuse_commits(session)
+            try:
+                result = listener(session, *args, **options)
+                if is_success(result):
+                    may_commit.append(True)
+                    session.commit()
+            except BaseException:
+                # The consumer rolls back all of it; an error on the way must not hide the one that counts.
+                with suppress(Exception):
+                    session.close()
+                raise
+            session.close()
+            return result
 
     return called
 
 
-def _run(sessions: Callable[..., Any], connection: sqlalchemy.Connection, call: Callable[[Any], R]) -> R:
-    """Call a listener with a session on a connection, and flush what it added if it succeeded."""
-    session = sessions(bind=connection, join_transaction_mode="create_savepoint")
-    may_commit = False
+def _async_listener(
+    listener: Callable[Concatenate[Any, P], Awaitable[R]], engine: AsyncEngine, sessions: Callable[..., Any]
+) -> Callable[Concatenate[Any, P], Awaitable[R]]:
+
+    async def called(conn: psycopg.AsyncConnection[Any], /, *args: P.args, **options: P.kwargs) -> R:
+        with _psycopgs_errors():
+            async with _joined_async(engine, conn) as connection:
+                session = sessions(bind=connection, join_transaction_mode="create_savepoint")
+                may_commit = _refuse_commits(session.sync_session)
+                try:
+                    result = await listener(session, *args, **options)
+                    if is_success(result):
+                        may_commit.append(True)
+                        await session.commit()
+                except BaseException:
+                    with suppress(Exception):
+                        await session.close()
+                    raise
+                await session.close()
+                return result
+
+    return called
+
+
+@contextmanager
+def _psycopgs_errors() -> Iterator[None]:
+    """Raise psycopg's error where it counts: the consumer knows a server that is away, or a deadlock, by that."""
+    try:
+        yield
+    except DBAPIError as error:
+        if isinstance(error.orig, psycopg.Error) and is_infrastructure(error.orig):
+            raise error.orig from error
+        raise
+
+
+def _refuse_commits(session: Any) -> list[bool]:
+    """Refuse commits of a session until something is in the list that is returned."""
+    may_commit: list[bool] = []
 
     def refuse(_: object) -> None:
         # Releasing a savepoint of `begin_nested` is a commit, too.
@@ -111,18 +166,7 @@ def _run(sessions: Callable[..., Any], connection: sqlalchemy.Connection, call: 
             )
 
     event.listen(session, "before_commit", refuse)
-    try:
-        result = call(session)
-        if is_success(result):
-            may_commit = True
-            session.commit()
-    except BaseException:
-        # The consumer rolls back all of it; an error on the way must not hide the one that counts.
-        with suppress(Exception):
-            session.close()
-        raise
-    session.close()
-    return result
+    return may_commit
 
 
 @contextmanager
@@ -130,22 +174,54 @@ def _joined(engine: sqlalchemy.Engine, conn: PsycopgConnection) -> Iterator[sqla
     """Lend a connection that is in a transaction to SQLAlchemy; the transaction is not ended."""
     if getattr(engine.dialect, "server_version_info", None) is None:
         engine.connect().close()  # its dialect learns what the server can do
-    pool = StaticPool(lambda: conn, dialect=engine.dialect, reset_on_return=None)  # type: ignore[arg-type]
-    connection = sqlalchemy.Connection(engine, connection=pool.connect())
-    connection.begin()
+    connection = _begun(engine, conn)
     try:
         yield connection
     finally:
-        with _rollback_does_nothing(conn):
+        with _rollback_does_nothing(conn, lambda: None):
             connection.close()
 
 
+@asynccontextmanager
+async def _joined_async(
+    engine: AsyncEngine, conn: psycopg.AsyncConnection[Any]
+) -> AsyncIterator[AsyncConnection]:
+    """Do the same with an asynchronous connection."""
+
+    async def lent() -> psycopg.AsyncConnection[Any]:
+        return conn
+
+    async def nothing() -> None:
+        pass
+
+    def begun() -> sqlalchemy.Connection:
+        return _begun(engine.sync_engine, engine.dialect.loaded_dbapi.connect(async_creator_fn=lent))
+
+    if getattr(engine.dialect, "server_version_info", None) is None:
+        async with engine.connect():
+            pass
+    connection = await greenlet_spawn(begun)
+    try:
+        yield AsyncConnection(engine, connection)
+    finally:
+        with _rollback_does_nothing(conn, nothing):
+            await greenlet_spawn(connection.close)
+
+
+def _begun(engine: sqlalchemy.Engine, conn: Any) -> sqlalchemy.Connection:
+    """Return a connection of SQLAlchemy on one of the driver that is in a transaction."""
+    pool = StaticPool(lambda: conn, dialect=engine.dialect, reset_on_return=None)
+    connection = sqlalchemy.Connection(engine, connection=pool.connect())
+    connection.begin()
+    return connection
+
+
 @contextmanager
-def _rollback_does_nothing(conn: PsycopgConnection) -> Iterator[None]:
+def _rollback_does_nothing(conn: object, nothing: Callable[[], Any]) -> Iterator[None]:
     """Let SQLAlchemy end what it takes for its own transaction."""
     own = vars(conn)
     before = own.get("rollback")
-    own["rollback"] = lambda: None
+    own["rollback"] = nothing
     try:
         yield
     finally:
@@ -155,9 +231,13 @@ def _rollback_does_nothing(conn: PsycopgConnection) -> Iterator[None]:
             own["rollback"] = before
 
 
-def _require_psycopg(engine: sqlalchemy.Engine) -> None:
-    driver = getattr(getattr(engine, "dialect", None), "driver", None)
-    if driver != _DRIVER or engine.dialect.is_async:
-        raise ConfigurationError(
-            f"engine: {engine!r}; allowed: what `create_engine('postgresql+psycopg://…')` returns"
-        )
+def _require_psycopg(engine: object, *, is_async: bool = False) -> None:
+    dialect = getattr(engine, "dialect", None)
+    if getattr(dialect, "driver", None) == _DRIVER and bool(getattr(dialect, "is_async", None)) is is_async:
+        return
+    maker = "create_async_engine" if is_async else "create_engine"
+    raise ConfigurationError(
+        f"engine: {engine!r}; allowed {'for an `async def`' if is_async else 'for a listener that is no `async def`'}: "
+        f"what `{maker}('postgresql+psycopg://…')` returns. Another driver, such as asyncpg, cannot join the "
+        "transaction that records the message: it is one of psycopg"
+    )

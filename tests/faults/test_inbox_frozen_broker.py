@@ -12,7 +12,7 @@ from time import monotonic
 
 import pytest
 
-from outbox.inbox.contact import CONFIRM, PATIENCE
+from outbox.inbox.core.contact import CONFIRM, PATIENCE
 from outbox_local.stack.api import Stack
 from tests.support.inbox_stage import InboxStage
 from tests.support.kafka_records import read_topic

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Hashable
 
 import psycopg
 
 from outbox.inbox import DelaySchedule
-from outbox.inbox.ahead_threads import AheadThread
-from outbox.inbox.assignments import Assignments, Limits
+from outbox.inbox.assignments import Assignments
+from outbox.inbox.core.hands import Hands
+from outbox.inbox.core.partitions import Limits
+from outbox.inbox.delivery_threads import DeliveryThread
 from outbox.inbox.failures import Failure
 from outbox.inbox.handling import Handling, Listener
-from outbox.inbox.messages import RawRecord, Source, identify
+from outbox.inbox.messages import Delivery, RawRecord, Source, identify
 from outbox.inbox.server import CurrentServer, identify_server
 from outbox.inbox.sessions import use_read_committed
 from outbox.inbox.threads import Runtime
@@ -31,7 +34,7 @@ class Stage:
         inbox.conn.execute("SELECT outbox.ensure_inbox_partition((now() AT TIME ZONE 'UTC')::date)")
         self.work = Assignments(orderly=True, limits=Limits())
         self.server = CurrentServer()
-        self.threads: list[AheadThread] = []
+        self.threads: list[DeliveryThread] = []
         self.conn = psycopg.connect(inbox.dsn)
         use_read_committed(self.conn)
         self.server.accept(identify_server(self.conn))
@@ -40,7 +43,8 @@ class Stage:
 
     def assign(self, start: int) -> None:
         """Give the partition to the member, from an offset on."""
-        self.epoch = self.work.open(TOPIC, SOURCE, start, 0)
+        with self.work as partitions:
+            self.epoch = partitions.open(TOPIC, SOURCE, start, 0, partitions.server)
 
     def add(self, *numbers: int, failure: Failure | None = None, is_of_new_day: bool = False) -> None:
         """Deliver messages."""
@@ -58,32 +62,50 @@ class Stage:
             delivery = identify(SOURCE, record, orderly=True, epoch=self.epoch, failure=failure)
             if not is_of_new_day:
                 self.server.days.add(delivery.born_on)
-            assert self.work.add(delivery)
+            with self.work as partitions:
+                assert partitions.add(delivery)
 
-    def thread(self, listener: Listener = apply) -> AheadThread:
+    def take(self) -> tuple[Hashable, Delivery]:
+        """Take the next message out of a thread's hands."""
+        [taken] = self.work.take(0)
+        return taken
+
+    def give_back(self, *taken: tuple[Hashable, Delivery]) -> None:
+        """Let messages that were taken wait again."""
+        with self.work as partitions:
+            for each in taken:
+                partitions.give_back(*each)
+
+    def thread(self, listener: Listener = apply, hands: Hands | None = None) -> DeliveryThread:
         """Make a thread; the first one begins on the connection of the stage, each other one on its own."""
         first = [] if self.threads else [self.conn]
         how = Handling(1, listener, DelaySchedule.of(["1h"]))
         runtime = Runtime(
-            how, lambda: first.pop() if first else psycopg.connect(self.inbox.dsn), 900, self.server
+            how,
+            lambda: first.pop() if first else psycopg.connect(self.inbox.dsn),
+            900,
+            self.server,
+            self.work,
         )
-        self.threads.append(AheadThread("listener", runtime, self.work))
+        self.threads.append(DeliveryThread("listener", runtime, hands=hands))
         return self.threads[-1]
 
     def close(self) -> None:
         """Close all connections."""
         self.conn.close()
         for thread in self.threads:
-            thread._drop_connection()
+            thread.session.drop()
 
     @property
     def offset(self) -> int:
         """What would be stored."""
-        [stored] = self.work.offsets() or self.work.close([TOPIC], 0)
+        with self.work as partitions:
+            [stored] = partitions.offsets() or partitions.close([TOPIC])
         return stored.offset
 
     def running(self) -> int:
         """How many messages are in the hands of threads."""
-        found = self.work.find(TOPIC)
+        with self.work as partitions:
+            found = partitions.find(TOPIC)
         assert found is not None
         return found.running

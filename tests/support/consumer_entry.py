@@ -22,8 +22,7 @@ from outbox.inbox import (
     ConsumeResult,
     DelaySchedule,
     PushConsumer,
-    ahead_threads,
-    batch_threads,
+    delivery_threads,
     followers,
     threads,
 )
@@ -84,7 +83,7 @@ def listener(conn: psycopg.Connection[Any], message: ConsumedMessage) -> Consume
     if chosen and DIES == "after the write":
         die()
     if chosen and DIES == AHEAD:
-        wait_until(lambda: CONSUMERS[0]._assignments._queues.ready, "another message is in memory")
+        wait_until(lambda: CONSUMERS[0]._assignments.wait(0.1), "another message is in memory")
     if chosen and DIES == "stops":
         signal.pause()
     if (
@@ -115,7 +114,7 @@ def batch_listener(conn: psycopg.Connection[Any], messages: list[ConsumedMessage
 
 def patch_batches() -> None:
     """Die between two transactions of one batch."""
-    handle, state = vars(batch_threads)["handle_batch"], {"failed": False}
+    handle, state = vars(delivery_threads)["handle_batch"], {"failed": False}
 
     def handling_batch(*given: Any) -> Any:
         try:
@@ -132,22 +131,22 @@ def patch_batches() -> None:
         state["reported"] = bool(outcome.failed)
         return outcome
 
-    vars(batch_threads)["handle_batch"] = handling_batch
+    vars(delivery_threads)["handle_batch"] = handling_batch
 
 
 def patch() -> None:
     """Die at steps that are not the listener's."""
-    accept, commit, park = Poller._accept, Poller._commit, vars(threads)["park"]
+    accept, commit, park = Poller._accept, Poller._commit, vars(delivery_threads)["park"]
 
     def accepting(self: Poller, record: Any) -> None:
         accept(self, record)
         if record.value() == BODY and DIES == "after the fetch":
             die()
 
-    def committing(self: Poller, offsets: Any, *, asynchronous: bool) -> None:
+    def committing(self: Poller, offsets: Any, *, waits: bool) -> None:
         if any(each.offset > int(OPTIONS["from"]) for each in offsets) and DIES == "before Kafka's offset":
             die()
-        commit(self, offsets, asynchronous=asynchronous)
+        commit(self, offsets, waits=waits)
 
     def parking(*given: Any) -> Handled:
         if DIES == "before the park":
@@ -189,15 +188,15 @@ def patch() -> None:
                 die()
         return sent
 
-    check_and_commit = vars(threads)["check_and_commit"]
-    vars(threads)["check_and_commit"] = checking
-    commit_and_take = vars(ahead_threads)["commit_and_take"]
-    vars(ahead_threads)["commit_and_take"] = committing_ahead
+    check_and_commit = vars(delivery_threads)["check_and_commit"]
+    vars(delivery_threads)["check_and_commit"] = checking
+    commit_and_take = vars(delivery_threads)["commit_and_take"]
+    vars(delivery_threads)["commit_and_take"] = committing_ahead
     Poller._accept = accepting  # type: ignore[method-assign]
     Poller._commit = committing  # type: ignore[method-assign]
-    vars(threads)["park"] = parking
-    park_followers, run = vars(threads)["park_followers"], vars(followers)["run"]
-    vars(threads)["park_followers"], vars(followers)["run"] = parking_followers, running
+    vars(delivery_threads)["park"] = parking
+    park_followers, run = vars(delivery_threads)["park_followers"], vars(followers)["run"]
+    vars(delivery_threads)["park_followers"], vars(followers)["run"] = parking_followers, running
 
 
 def main() -> None:

@@ -55,6 +55,7 @@ class ConsumerProcess:
             kafka: settings of librdkafka, with `_` for `.`.
         """
         settings = {name.replace("_", "."): value for name, value in kafka.items()}
+        timeouts = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500}
         options = {
             "dsn": stage.dsn,
             "group": stage.group,
@@ -71,8 +72,7 @@ class ConsumerProcess:
             "timeout": 2.0,
             "kafka": {
                 "bootstrap.servers": stage.bootstrap_servers,
-                "session.timeout.ms": 6000,
-                "heartbeat.interval.ms": 500,
+                **(timeouts if "group.protocol" not in settings else {}),
                 **settings,
             },
         }

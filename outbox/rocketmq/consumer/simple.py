@@ -30,10 +30,10 @@ from outbox.codecs.codec import Codec, Codecs, codecs_of
 from outbox.drivers.psycopg_sync import run
 from outbox.errors import ConfigurationError, InvalidReceiptError
 from outbox.inbox import ConsumeFrom, DelaySchedule
+from outbox.inbox.core.partitions import EVERY_TOPIC
 from outbox.inbox.decoding import Decoding
 from outbox.inbox.leases import Intake, ReceivedLease, acknowledge, change_lease, lacks, receive
 from outbox.inbox.parked_rows import DueSince
-from outbox.inbox.pauses import EVERY_TOPIC
 from outbox.inbox.sessions import limit_transactions
 from outbox.rocketmq.consumer.builder import ClientConfiguration, FilterExpression
 from outbox.rocketmq.consumer.received import MessageExt
@@ -126,9 +126,9 @@ class SimpleConsumer:
         began_ns = time_ns()
         while True:
             self._parked.clear()
-            paused, topics = self._intake.paused, self._intake.settings.subscription
+            paused, topics = self._intake.paused, self._intake.member.subscription
             limits = max_message_num, seconds, self._attempts, self._due
-            asked = receive(self._intake.group_id, *limits, paused=paused, topics=topics)
+            asked = receive(self._intake.group_id, *limits, now=monotonic(), paused=paused, topics=topics)
             leased, dead = ([], []) if EVERY_TOPIC in paused else self._run(asked)
             for message in dead:
                 log.error(
@@ -140,7 +140,7 @@ class SimpleConsumer:
             if leased or left <= 0:
                 if leased and self._tracing is not None:
                     messages = [lease.message for lease in leased]
-                    self._tracing.received(self._intake.settings.group, messages, began_ns)
+                    self._tracing.received(self._intake.member.group, messages, began_ns)
                 return [ReceivedView(lease.message, None, lease=lease) for lease in leased]
             self._intake.ask()
             self._parked.wait(min(left, POLL_S))
@@ -173,7 +173,7 @@ class SimpleConsumer:
         if self._tracing is None:
             yield
             return
-        with self._tracing.processing(self._intake.settings.group, [view.message], is_batch=False):
+        with self._tracing.processing(self._intake.member.group, [view.message], is_batch=False):
             yield
 
     def ack(self, view: ReceivedView, connection: psycopg.Connection[Any] | None = None) -> None:
@@ -206,7 +206,7 @@ class SimpleConsumer:
         self._ends.set()
         if self._feeding.ident is not None:
             self._feeding.join(LIMIT)
-        self._intake.close()
+        self._intake.consumer.close()
         with self._lock:
             self._drop()
 
@@ -327,10 +327,10 @@ class SimpleConsumerBuilder:
         parked = threading.Event()
         intake = Intake(**self._settings, dsn=self._dsn, parked=parked, batch=MOST_TAKEN, workers=1)
         decoding = None if self._codecs is None else intake.decoding(self._codecs)
-        intake.start()
+        intake.consumer.start()
         return SimpleConsumer(
             intake,
-            intake.connect,
+            intake.consumer.connect,
             parked,
             self._await_s,
             self._attempts,

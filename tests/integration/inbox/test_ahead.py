@@ -1,6 +1,6 @@
 """A message that is taken with the commit of the one before: applied once, and given back where it cannot be.
 
-The threads are driven by the test, so each schedule is exact: see `outbox/inbox/ahead_threads.py`.
+The threads are driven by the test, so each schedule is exact: see `outbox/inbox/delivery_threads.py`.
 """
 
 from __future__ import annotations
@@ -8,19 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg import Capabilities
 from psycopg.pq import PipelineStatus, TransactionStatus
 
-from outbox.inbox import ConsumedMessage, ConsumeResult, ahead_threads, round_trips, threads
+from outbox.inbox import ConsumedMessage, ConsumeResult, delivery_threads, round_trips, threads
+from outbox.inbox.core.hands import Hands
 from outbox.inbox.failures import Failure
 from outbox.inbox.plans import COMMITTED
 from outbox.inbox.round_trips import begin_and_take, commit_and_take
-from outbox.inbox.work import Work
-from tests.support.ahead_stage import SOURCE, TOPIC, Stage
+from tests.support.ahead_stage import TOPIC, Stage
 from tests.support.inbox_stage import Connection, InboxStage, apply
 from tests.support.locks import see_blocked
 from tests.support.waiting import wait_until
@@ -35,11 +37,8 @@ SLOW = """
 WAITED = """
     CREATE TABLE waited (until timestamptz NOT NULL);
     CREATE OR REPLACE FUNCTION wait_at_commit() RETURNS trigger LANGUAGE plpgsql AS
-        $$ BEGIN
-            PERFORM pg_sleep(0.6) WHERE new.body = '0';
-            INSERT INTO waited SELECT clock_timestamp() WHERE new.body = '0';
-            RETURN NULL;
-        END $$
+        $$ BEGIN PERFORM pg_sleep(0.6) WHERE new.body = '0';
+            INSERT INTO waited SELECT clock_timestamp() WHERE new.body = '0'; RETURN NULL; END $$
 """
 """As SLOW, which also notes when it has waited."""
 AGAIN = """
@@ -52,9 +51,9 @@ AGAIN = """
 
 def parked(stage: Stage) -> list[tuple[int, str, str]]:
     """Return the offsets, states and failures of what is parked."""
-    query = "SELECT off, state, fingerprint FROM outbox.inbox_parked ORDER BY off"
-    found: list[tuple[int, str, str]] = stage.inbox.conn.execute(query).fetchall()
-    return found
+    return stage.inbox.conn.execute(
+        "SELECT off, state, fingerprint FROM outbox.inbox_parked ORDER BY off"
+    ).fetchall()
 
 
 @pytest.fixture
@@ -80,7 +79,7 @@ def test_messages_are_taken_with_the_commit_of_the_one_before(
         ahead.append("sent")
         return commit_and_take(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ahead_threads, "commit_and_take", watched)
+    monkeypatch.setattr(delivery_threads, "commit_and_take", watched)
     stage.add(*range(9))
     stage.thread(listener).run_once()
     assert stage.inbox.applied("body") == [str(number) for number in range(9)]
@@ -108,7 +107,7 @@ def test_a_listener_that_lets_psycopg_remove_prepared_statements_runs_once(stage
 
     stage.add(*range(count))
     thread = stage.thread(listener)
-    thread._ends.wait = lambda timeout=None: False  # type: ignore[method-assign]
+    thread.session.ends.wait = lambda timeout=None: False  # type: ignore[method-assign]
     thread.run_once()
     assert seen == [b"%d" % number for number in range(count)]
     assert stage.inbox.applied("body") == [str(number) for number in range(count)]
@@ -133,10 +132,12 @@ def test_a_next_message_that_no_listener_may_run_is_parked(stage: Stage) -> None
 def test_a_message_that_was_taken_is_not_parked_in_that_transaction(stage: Stage) -> None:
     stage.add(0)
     thread = stage.thread()
-    conn = thread._connection()
-    key, delivery = stage.work.take(0)  # type: ignore[misc]
-    taken = begin_and_take(conn, 1, delivery)
-    thread._work_on(Work(key, delivery, failure=UNDECIDED, taken=(conn, taken)))
+    conn = thread.session.open()
+    key, delivery = stage.take()
+    thread.hands.take([(key, replace(delivery, failure=UNDECIDED))])
+    [work] = thread.hands.works
+    thread._taken = work, begin_and_take(conn, 1, delivery)
+    thread.run_once()
     assert stage.inbox.applied("body") == []
     assert parked(stage) == [(0, "retry", UNDECIDED.fingerprint)]
     assert stage.inbox.count("outbox.inbox") == stage.offset == 1
@@ -190,7 +191,7 @@ def test_a_refused_commit_gives_the_next_message_back(stage: Stage) -> None:
         return apply(conn, message)
 
     thread, other = stage.thread(listener), stage.thread()
-    thread._ends.wait = lambda timeout=None: False  # type: ignore[method-assign]
+    thread.session.ends.wait = lambda timeout=None: False  # type: ignore[method-assign]
     thread.run_once()
     assert seen[1] == (1, 0), "the message that was refused runs alone, and nothing is taken"
     assert sorted(stage.inbox.applied("body")) == ["0", "1", "2"]
@@ -205,17 +206,15 @@ def test_a_locked_row_does_not_delay_the_message_before(
     monkeypatch.setattr(threads, "LOCK_WAIT", 60.0)
     stage.add(0, 1)
     with psycopg.connect(stage.inbox.dsn) as zombie, ThreadPoolExecutor(1) as pool:
-        taken = stage.work.take(0), stage.work.take(0)
-        assert taken[0] is not None
-        assert taken[1] is not None
+        taken = stage.take(), stage.take()
         begin_and_take(zombie, 1, taken[1][1])
-        for key, delivery in taken:  # type: ignore[misc]
-            stage.work.give_back(key, delivery)
+        stage.give_back(*taken)
         step = pool.submit(stage.thread().run_once)
         try:
             see_blocked(stage.inbox.conn, stage.conn, step)
             wait_until(lambda: stage.running() == 1, "the first message has ended", seconds=20)
-            assert [each.offset for each in stage.work.offsets()] == [1]
+            with stage.work as partitions:
+                assert [each.offset for each in partitions.offsets()] == [1]
             assert stage.inbox.applied("body") == ["0"]
         finally:
             zombie.rollback()
@@ -227,17 +226,14 @@ def test_a_locked_row_does_not_delay_the_message_before(
 def test_a_row_that_stays_locked_is_given_back_and_its_connection_kept(stage: Stage) -> None:
     stage.add(0, 1)
     with psycopg.connect(stage.inbox.dsn) as zombie:
-        taken = stage.work.take(0), stage.work.take(0)
-        assert taken[0] is not None
-        assert taken[1] is not None
+        taken = stage.take(), stage.take()
         begin_and_take(zombie, 1, taken[1][1])
-        for key, delivery in taken:  # type: ignore[misc]
-            stage.work.give_back(key, delivery)
+        stage.give_back(*taken)
         thread = stage.thread()
         thread.run_once()
         assert (stage.inbox.applied("body"), stage.running(), stage.offset) == (["0"], 0, 1)
-        assert thread._conn is stage.conn
-        assert stage.work.take(0) is None, "its key waits"
+        assert thread.session.conn is stage.conn
+        assert stage.work.take(0) == [], "its key waits"
         zombie.rollback()
         stage.add(2)
 
@@ -256,22 +252,24 @@ def test_a_message_taken_ahead_and_not_run_leaves_nothing(
 ) -> None:
     stage.add(0, 1)
     thread = stage.thread()
-    finish = stage.work.finish
+    hands = thread.hands
+    finish = hands.finish
 
-    def finishing(*given: object, **options: object) -> None:
-        finish(*given, **options)  # type: ignore[arg-type]
-        monkeypatch.setattr(stage.work, "finish", finish)
-        if lost == "partition":
-            stage.work.close([TOPIC], 0)
-        else:
-            stage.work.restart()
+    def finishing() -> None:
+        finish()
+        monkeypatch.setattr(hands, "finish", finish)
+        with stage.work as partitions:
+            if lost == "partition":
+                partitions.close([TOPIC])
+            else:
+                partitions.restart()
 
-    monkeypatch.setattr(stage.work, "finish", finishing)
+    monkeypatch.setattr(hands, "finish", finishing)
     thread.run_once()
     assert stage.inbox.applied("body") == ["0"]
     assert stage.inbox.count("outbox.inbox") == 1
     assert stage.conn.closed
-    stage.epoch = stage.work.open(TOPIC, SOURCE, 1, 0, stage.work.server)
+    stage.assign(1)
     stage.add(1)
     thread.run_once()
     assert stage.inbox.applied("body") == ["0", "1"]
@@ -285,14 +283,14 @@ def test_a_lost_connection_runs_the_next_message_once(stage: Stage, monkeypatch:
     def lost(*given: object) -> object:
         sent = commit_and_take(*given)  # type: ignore[arg-type]
         stage.inbox.conn.execute("SELECT pg_terminate_backend(%s)", [stage.conn.info.backend_pid])
-        monkeypatch.setattr(ahead_threads, "commit_and_take", commit_and_take)
+        monkeypatch.setattr(delivery_threads, "commit_and_take", commit_and_take)
         wait_until(
             lambda: not stage.inbox.count("pg_stat_activity", f"pid = {stage.conn.info.backend_pid}"),
             "it is gone",
         )
         return sent
 
-    monkeypatch.setattr(ahead_threads, "commit_and_take", lost)
+    monkeypatch.setattr(delivery_threads, "commit_and_take", lost)
     thread.run_once()
     assert stage.inbox.applied("body") == ["0", "1"]
     assert stage.offset == 2
@@ -309,16 +307,16 @@ def test_a_row_that_was_taken_ahead_counts_in_its_transaction_only(stage: Stage,
         return apply(conn, message)
 
     thread = stage.thread(listener)
-    work_on = thread._work_on
+    handle = thread._handle
 
-    def working(work: Work) -> None:
-        if work.taken is not None and changed == "connection":
-            thread._drop_connection()
-        if work.taken is not None and changed == "days":
+    def handling(works: Any) -> None:
+        if thread._taken is not None and changed == "connection":
+            thread.session.drop()
+        if thread._taken is not None and changed == "days":
             stage.server.days.clear()  # to make a partition now would commit the row
-        work_on(work)
+        handle(works)
 
-    thread._work_on = working  # type: ignore[method-assign]
+    thread._handle = handling  # type: ignore[method-assign]
     thread.run_once()
     assert seen == [b"0", b"1"]
     assert stage.inbox.applied("body") == ["0", "1"]
@@ -330,15 +328,16 @@ def test_a_row_that_was_taken_ahead_counts_in_its_transaction_only(stage: Stage,
 @pytest.mark.parametrize("when", ["before the commit", "after the commit", "and replaced later"])
 def test_a_thread_that_is_given_up_leaves_its_next_message_to_others(stage: Stage, when: str) -> None:
     stage.add(0, 1)
-    thread, replacement = stage.thread(), stage.thread()
+    thread = stage.thread()
     commit, running = thread._commit, []
+    heirs: list[Hands] = []
 
     def late(conn: Connection, xid: str) -> None:
         if when != "before the commit":
             commit(conn, xid)
-        thread.given_up = True
+        thread.hands.given_up = True
         if when != "and replaced later":
-            replacement.take_over(thread, None)
+            heirs.append(thread.hands.successor(None))
         if when == "before the commit":
             commit(conn, xid)
         running.append(stage.running())
@@ -346,10 +345,11 @@ def test_a_thread_that_is_given_up_leaves_its_next_message_to_others(stage: Stag
     thread._commit = late  # type: ignore[method-assign]
     thread.run_once()
     if when == "and replaced later":
-        replacement.take_over(thread, None)
+        heirs.append(thread.hands.successor(None))
     else:
         assert running == [1], "only the message that is inherited"
-    thread._drop_connection()
+    thread.session.drop()
+    replacement = stage.thread(hands=heirs[0])
     replacement.run_once()  # the message that was inherited
     replacement.run_once()
     assert stage.inbox.applied("body") == ["0", "1"]
@@ -360,7 +360,7 @@ def test_a_thread_that_is_given_up_leaves_its_next_message_to_others(stage: Stag
 def test_a_refused_commit_leaves_the_connection_outside_the_pipeline(stage: Stage) -> None:
     stage.inbox.conn.execute(AGAIN)
     stage.add(0, 1)
-    (_, first), (_, second) = stage.work.take(0), stage.work.take(0)  # type: ignore[misc]
+    (_, first), (_, second) = stage.take(), stage.take()
     taken = begin_and_take(stage.conn, 1, first)
     apply(stage.conn, first.message)
     with pytest.raises(psycopg.errors.SerializationFailure):
@@ -394,7 +394,7 @@ def test_a_transaction_that_a_slow_commit_has_made_old_is_not_used(
 @pytest.mark.feature("S-90")
 def test_without_pipelines_each_message_is_taken_alone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Capabilities, "has_pipeline", lambda _: False)
-    monkeypatch.delattr(ahead_threads, "commit_and_take")
+    monkeypatch.delattr(delivery_threads, "commit_and_take")
     stage.add(0, 1, 2)
     stage.thread().run_once()
     assert stage.inbox.applied("body") == ["0", "1", "2"]

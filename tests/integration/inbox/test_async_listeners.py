@@ -108,7 +108,7 @@ def test_a_listener_that_runs_too_long_is_cancelled(inbox: InboxStage, topic: st
     inbox.produce_numbered(topic, 2)
     with inbox.consumer(topic, listener, timeout=1.0) as consumer:
         inbox.wait_applied(2)
-        assert consumer._lost == [], "no thread was given up"
+        assert consumer._seats._lost == [], "no thread was given up"
     assert len(cancelled) == 2
 
 

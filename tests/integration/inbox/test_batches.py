@@ -271,10 +271,9 @@ def test_a_session_that_is_lost_in_a_batch_counts_no_attempt(inbox: InboxStage, 
 def test_one_message_that_ends_its_session_each_time_is_parked_alone(
     inbox: InboxStage, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from outbox.inbox import batch_threads, threads
+    from outbox.inbox.core import hands
 
-    monkeypatch.setattr(threads, "MOST_INTERRUPTIONS", 2)
-    monkeypatch.setattr(batch_threads, "MOST_INTERRUPTIONS", 2)
+    monkeypatch.setattr(hands, "MOST_INTERRUPTIONS", 2)
 
     def listener(conn: Connection, messages: list[ConsumedMessage]) -> ConsumeResult:
         apply_all(conn, messages)

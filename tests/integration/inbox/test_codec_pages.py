@@ -45,7 +45,7 @@ def test_the_page_about_personal_data(inbox: InboxStage) -> None:
         }
         for block in (encrypt, consume, by_service):
             exec(compile(block, "personal-data.md", "exec"), names)
-        assert names["consumer"].settings.group == "mails"
+        assert names["consumer"].member.group == "mails"
         (record,) = records(inbox.conn.execute(ROW).fetchall())
         decoded = psycopg_sync.run(conn, names["customers"].decode(record, record.body))
         assert decoded == b"12 St James's Square"

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from outbox.drivers.psycopg_sync import run
 from outbox.inbox import membership
-from outbox.inbox.assignments import StoredOffset
+from outbox.inbox.core.partitions import StoredOffset
 from outbox_relay.operations import consumers
 from tests.support.inbox_stage import InboxStage
 from tests.support.logins import Logins

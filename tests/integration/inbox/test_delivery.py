@@ -7,7 +7,6 @@ import threading
 
 import psycopg
 import pytest
-from confluent_kafka import TopicPartition
 
 from outbox.errors import InvalidSubscriptionError, SubscriptionConflictError
 from outbox.inbox import FIRST, LAST, ConsumedMessage, ConsumeFrom, ConsumeResult, PushConsumer, threads
@@ -66,7 +65,7 @@ def test_offsets_that_kafka_lost_are_taken_from_postgresql(inbox: InboxStage, ma
         inbox.produce(topic, "k", "5")
         inbox.flush()
         inbox.wait_applied(1)
-    assert consumer.settings.group == "lost"
+    assert consumer.member.group == "lost"
     inbox.forget_offsets("lost")
     inbox.produce(topic, "k", "6")
     inbox.flush()
@@ -157,7 +156,7 @@ def test_a_new_group_begins_where_it_is_told(
 @pytest.mark.feature("S-89")
 def test_where_a_new_group_begins_cannot_be_left_out(inbox: InboxStage, topic: str) -> None:
     with pytest.raises(TypeError, match="consume_from"):
-        PushConsumer(  # type: ignore[call-arg]
+        PushConsumer(
             inbox.group,
             {topic: "*"},
             apply,
@@ -232,15 +231,15 @@ def test_a_partition_that_was_paused_and_given_away_is_read_when_it_comes_back(
         poller = consumer._poller
         assert poller is not None
         wait_until(lambda: inbox.committed(topic) == 1, "the offset is committed")
-        place, once, done = [TopicPartition(topic, 0)], poller.run_once, threading.Event()
+        place, once, done = [(topic, 0)], poller.run_once, threading.Event()
 
         def given_away_and_back() -> None:
             once()
             if not done.is_set():
                 # As a backlog and two rebalances do, in the thread that owns the client.
-                poller._consumer.pause(place)
-                poller._on_revoke(poller._consumer, place)
-                poller._on_assign(poller._consumer, place)
+                poller.client.pause(place)
+                poller.give_away(place, in_kafka=True)
+                poller.waiting.add(place)
                 done.set()
 
         poller.run_once = given_away_and_back  # type: ignore[method-assign]

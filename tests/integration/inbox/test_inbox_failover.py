@@ -129,7 +129,7 @@ def test_a_connection_that_leads_to_a_standby_counts_no_attempt(
         return psycopg.connect(server[0], application_name="outbox consumer")
 
     def are_led_to_it() -> bool:
-        return {"keeper", "threads"} <= {
+        return {"keeper_session", "threads"} <= {
             record.module
             for record in caplog.records
             if record.levelno == logging.WARNING and "leads to a standby" in record.getMessage()

@@ -47,7 +47,7 @@ def head(conn: Connection) -> leases.ReceivedLease:
     with conn.transaction():
         run(conn, plans.park(GROUP, delivery(0), reported("failed"), DelaySchedule.of([0.0])))
     with conn.transaction():
-        [lease], _ = run(conn, leases.receive(GROUP, 1, 3600.0, 17, DueSince()))
+        [lease], _ = run(conn, leases.receive(GROUP, 1, 3600.0, 17, DueSince(), now=0.0))
     return lease
 
 

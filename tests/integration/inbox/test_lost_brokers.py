@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
-from outbox.inbox import contact, poller
-from outbox.inbox.contact import AWAY, UNKNOWN
+from outbox.inbox import clients
+from outbox.inbox.clients import GroupClient
+from outbox.inbox.core import contact
+from outbox.inbox.core.contact import AWAY, UNKNOWN
 from outbox.inbox.metrics import serve_metrics
 from outbox.inbox.poller import Poller
 from tests.support.inbox_stage import InboxStage
@@ -41,21 +43,21 @@ def test_a_client_that_finds_no_broker_is_replaced(
     cannot be made, as while a file of certificates is being replaced. What they report may be nothing.
     """
     made: list[str] = []
-    make = Poller._client
+    make = GroupClient.made
 
-    def client(self: Poller) -> Consumer:
+    def client(self: GroupClient) -> Consumer:
         made.append("")
         if len(made) > 3:
             return make(self)
         if len(made) == 2:
             missing = {"security.protocol": "ssl", "ssl.ca.location": "/missing/ca.pem"}
-            return Consumer({**self._settings.librdkafka, **missing}, logger=poller.log)
-        config: dict[str, Any] = {**self._settings.librdkafka, "bootstrap.servers": closed_port()}
+            return Consumer({**self._member.librdkafka, **missing}, logger=clients.log)
+        config: dict[str, Any] = {**self._member.librdkafka, "bootstrap.servers": closed_port()}
         if reports:
-            config["error_cb"] = self._on_error
-        return Consumer(config, logger=poller.log)
+            config["error_cb"] = self.on_error
+        return Consumer(config, logger=clients.log)
 
-    monkeypatch.setattr(Poller, "_client", client)
+    monkeypatch.setattr(GroupClient, "made", client)
     inbox.produce_numbered(topic, 20)
     with inbox.consumer(topic) as consumer, serve_metrics([consumer], 0) as server:
         if reports:
@@ -84,7 +86,7 @@ def test_members_that_have_nothing_to_do_keep_their_clients(
         judge(self, is_known)
 
     monkeypatch.setattr(Poller, "_judge", judging)
-    monkeypatch.setattr(Poller, "_replace_client", lambda _: pytest.fail("it was replaced"))
+    monkeypatch.setattr(GroupClient, "replace", lambda *_: pytest.fail("it was replaced"))
     members = [inbox.consumer(topic) for _ in range(5)]
     missing = inbox.consumer("no-such-topic", group=f"{inbox.group}-2")
     for member in members:

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from outbox.inbox import ConsumedMessage, ConsumeResult
-from outbox.inbox.assignments import Limits
+from outbox.inbox.core.partitions import Limits
 from tests.support.inbox_stage import Connection, InboxStage, apply
 from tests.support.waiting import wait_until
 

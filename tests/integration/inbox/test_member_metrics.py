@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 def sample(consumer: PushConsumer, name: str, *labels: str) -> float:
     """One sample of a consumer."""
     found: Samples = samples(prometheus_text([consumer]))
-    return found[f"outbox_member_{name}", consumer.settings.group, *labels]
+    return found[f"outbox_member_{name}", consumer.member.group, *labels]
 
 
 @pytest.mark.feature("S-98")

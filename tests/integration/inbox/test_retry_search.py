@@ -13,6 +13,8 @@ from time import monotonic
 import pytest
 
 from outbox.inbox import ConsumedMessage, ConsumeResult, DelaySchedule, handling, retry_threads, threads
+from outbox.inbox.core import retries
+from outbox.inbox.core.hands import MOST_INTERRUPTIONS
 from tests.support.inbox_stage import Connection, InboxStage, apply
 from tests.support.waiting import wait_until
 
@@ -106,11 +108,11 @@ def test_an_interrupted_retry_counts_as_failed_after_five_runs_of_all_threads(
             conn.execute("SELECT pg_terminate_backend(pg_backend_pid())")
         return apply(conn, message)
 
-    monkeypatch.setattr(retry_threads, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(retries, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(threads, "LAST_PAUSE", 0.5)
     inbox.produce_numbered(topic, 1)
     with inbox.consumer(topic, ends_its_session, retry_workers=4, delays=DelaySchedule.of([0])):
         wait_until(lambda: inbox.count("outbox.inbox_parked", "state = 'dead'"), "it is dead")
     # A lost connection makes it due at once: each of the other threads may have begun with it by then.
-    assert 0 <= runs.pop(1) - threads.MOST_INTERRUPTIONS < 4
+    assert 0 <= runs.pop(1) - MOST_INTERRUPTIONS < 4
     assert runs == {0: 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -31,13 +32,15 @@ def subscription(inbox: InboxStage) -> set[str]:
     return {topic for (text,) in rows for topic in json.loads(text)}
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("keeps", [True, False], ids=["a to a and b", "a to b"])
 def test_members_that_read_other_topics_run_at_once(
-    inbox: InboxStage, make_topic: MakeTopic, keeps: bool
+    inbox: InboxStage, make_topic: MakeTopic, protocol: str, keeps: bool
 ) -> None:
     first, second = make_topic(partitions=2), make_topic(partitions=2)
     after = {first: "*", second: "*"} if keeps else {second: "*"}
-    delays = DelaySchedule.of([0.1] * 50)
+    kafka = {"bootstrap.servers": inbox.bootstrap_servers, "group.protocol": protocol}
+    options: dict[str, Any] = {"orderly": True, "delays": DelaySchedule.of([0.1] * 50), "kafka": kafka}
 
     def produce(topic: str, start: int) -> None:
         for number in range(start, start + COUNT):
@@ -49,10 +52,10 @@ def test_members_that_read_other_topics_run_at_once(
         return [int(body) for (body,) in rows]
 
     produce(first, 0)
-    old = inbox.consumer({first: "*"}, listener_of("old"), orderly=True, delays=delays)
+    old = inbox.consumer({first: "*"}, listener_of("old"), **options)
     with old:
         wait_until(lambda: len(bodies(first)) == COUNT, "the old member reads its topic")
-        new = inbox.consumer(after, listener_of("new"), orderly=True, delays=delays)
+        new = inbox.consumer(after, listener_of("new"), **options)
         with new:
             produce(second, 0)
             produce(first, COUNT)

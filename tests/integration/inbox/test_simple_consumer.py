@@ -115,7 +115,7 @@ def test_a_message_that_is_not_acknowledged_is_received_again(inbox: InboxStage,
 
 def has_partitions(*consumers: SimpleConsumer) -> bool:
     """Whether each of these has a part of the four partitions, and all of them together have all."""
-    counts = [consumer._intake._assignments.count for consumer in consumers]
+    counts = [len(consumer._intake.consumer.vitals().partitions) for consumer in consumers]
     return min(counts) > 0 and sum(counts) == 4
 
 

@@ -13,8 +13,9 @@ from tests.support.waiting import wait_until
 
 def epochs_of(consumer: PushConsumer) -> dict[int, int]:
     """By partition, the number of its assignment to this member."""
-    (topic,) = consumer.settings.subscription
-    found = {part: consumer._assignments.find((topic, part)) for part in range(4)}
+    (topic,) = consumer.member.subscription
+    with consumer._assignments as partitions:
+        found = {part: partitions.find((topic, part)) for part in range(4)}
     return {part: each.epoch for part, each in found.items() if each is not None}
 
 

@@ -9,7 +9,7 @@ from time import monotonic
 import psycopg
 import pytest
 
-from outbox.inbox import ConsumedMessage, ConsumeResult, threads
+from outbox.inbox import ConsumedMessage, ConsumeResult, seats
 from outbox.inbox.assignments import Assignments
 from outbox.inbox.keeper import Keeper
 from tests.support.inbox_stage import Connection, InboxStage, apply
@@ -129,7 +129,7 @@ def test_no_thread_is_replaced_while_the_member_ends(
         wait_until(lambda: "is given up" in caplog.text, "the listener is given up")
         end_keeper(keeper)
 
-    monkeypatch.setattr(threads, "monotonic", lambda: monotonic() + passed)
+    monkeypatch.setattr(seats, "monotonic", lambda: monotonic() + passed)
     monkeypatch.setattr(Assignments, "end", time_passes)
     monkeypatch.setattr(Keeper, "end", wait_for_the_keeper)
     inbox.produce_numbered(topic, 1)

@@ -137,5 +137,5 @@ def test_the_page_about_traces(inbox: InboxStage) -> None:
         names: dict[str, Any] = {"conn": conn, "dsn": inbox.dsn, "kafka": kafka, "listener": apply}
         for block in (send, consume):
             exec(compile(block, "trace-messages.md", "exec"), names)
-    assert names["consumer"].settings.group == "points"
+    assert names["consumer"].member.group == "points"
     assert inbox.count("outbox.message", "traceparent IS NOT NULL") == 1

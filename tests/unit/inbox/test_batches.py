@@ -15,13 +15,13 @@ from uuid import UUID
 import pytest
 
 from outbox.errors import ConfigurationError, ListenerError
-from outbox.inbox import FIRST, ConsumedMessage, ConsumeResult, Limits
+from outbox.inbox import ConsumedMessage, ConsumeResult, Limits
 from outbox.inbox.assignments import Assignments
 from outbox.inbox.batch_plans import take_batch
 from outbox.inbox.batches import one_by_one, results_of
+from outbox.inbox.core.rounds import Rounds
 from outbox.inbox.messages import Delivery, Source
-from outbox.inbox.rounds import Rounds
-from outbox.inbox.settings import ConsumerSettings, subscription_of
+from tests.support.members import member_of
 from tests.support.waiting import wait_until
 
 SUCCESS, LATER, DISCARD = ConsumeResult.SUCCESS, ConsumeResult.RECONSUME_LATER, ConsumeResult.DISCARD
@@ -172,8 +172,15 @@ def test_rows_of_a_batch_are_inserted_in_the_order_of_their_ids() -> None:
 def opened(*, orderly: bool) -> Assignments:
     """Assignments with one partition that is open."""
     found = Assignments(orderly=orderly, limits=Limits())
-    assert found.open(("t", 0), Source(1, "c/t"), 0, 0) == 1
+    with found as partitions:
+        assert partitions.open(("t", 0), Source(1, "c/t"), 0, 0) == 1
     return found
+
+
+def add(work: Assignments, *deliveries: Delivery) -> None:
+    for each in deliveries:
+        with work as partitions:
+            assert partitions.add(each)
 
 
 def numbers(taken: list[tuple[object, Delivery]]) -> list[int]:
@@ -183,42 +190,44 @@ def numbers(taken: list[tuple[object, Delivery]]) -> list[int]:
 def test_a_batch_has_at_most_one_message_of_a_key() -> None:
     work = opened(orderly=True)
     for number in range(6):
-        work.add(delivery(number, b"ab"[number % 2 :][:1]))
-    first = work.take_batch(10, 0, 0)
+        add(work, delivery(number, b"ab"[number % 2 :][:1]))
+    first = work.take(0, 10, 0)
     assert numbers(first) == [0, 1]
-    assert work.take_batch(10, 0, 0) == []
-    work.finish(*first[0])
-    assert numbers(work.take_batch(10, 0, 0)) == [2]
+    assert work.take(0, 10, 0) == []
+    with work as partitions:
+        partitions.finish(*first[0])
+    assert numbers(work.take(0, 10, 0)) == [2]
 
 
 def test_a_batch_without_order_takes_as_many_as_it_may() -> None:
     work = opened(orderly=False)
     for number in range(7):
-        work.add(delivery(number, b"k"))
-    assert [numbers(work.take_batch(3, 60, 60)) for _ in range(2)] == [[0, 1, 2], [3, 4, 5]]
-    assert numbers(work.take_batch(3, 0, 60)) == [6]
+        add(work, delivery(number, b"k"))
+    assert [numbers(work.take(60, 3, 60)) for _ in range(2)] == [[0, 1, 2], [3, 4, 5]]
+    assert numbers(work.take(60, 3, 0)) == [6]
 
 
 def test_a_batch_has_at_most_one_message_that_was_locked() -> None:
     work = opened(orderly=False)
     for number in range(6):
-        work.add(replace(delivery(number), was_locked=number < 3))
-    assert [numbers(work.take_batch(10, 0, 0)) for _ in range(4)] == [[0], [1], [2], [3, 4, 5]]
+        add(work, replace(delivery(number), was_locked=number < 3))
+    assert [numbers(work.take(0, 10, 0)) for _ in range(4)] == [[0], [1], [2], [3, 4, 5]]
 
 
 def test_a_batch_waits_for_more_messages_and_takes_none_meanwhile() -> None:
     work, taken = opened(orderly=False), []
-    work.add(delivery(0))
-    thread = threading.Thread(target=lambda: taken.extend(work.take_batch(3, 60, 60)))
+    add(work, delivery(0))
+    thread = threading.Thread(target=lambda: taken.extend(work.take(60, 3, 60)))
     thread.start()
-    work.add(delivery(1))
+    add(work, delivery(1))
     # Nothing is in its hands, so giving the partition away does not wait.
     before = monotonic()
     assert [each.offset for each in work.close([("t", 0)], 30)] == [0]
     assert monotonic() - before < 10
-    assert work.open(("t", 0), Source(1, "c/t"), 0, 0) == 2
+    with work as partitions:
+        assert partitions.open(("t", 0), Source(1, "c/t"), 0, 0) == 2
     for number in range(3):
-        work.add(Delivery(*vars_of(delivery(number)), epoch=2))
+        add(work, Delivery(*vars_of(delivery(number)), epoch=2))
     thread.join(30)
     assert numbers(taken) == [0, 1, 2]
 
@@ -229,9 +238,9 @@ def vars_of(given: Delivery) -> tuple[ConsumedMessage, int, date, bytes, bytes |
 
 def test_a_batch_that_does_not_fill_is_taken_after_its_time() -> None:
     work = opened(orderly=False)
-    work.add(delivery(0))
+    add(work, delivery(0))
     before = monotonic()
-    assert numbers(work.take_batch(3, 0.2, 60)) == [0]
+    assert numbers(work.take(60, 3, 0.2)) == [0]
     assert 0.2 <= monotonic() - before < 30
 
 
@@ -239,7 +248,7 @@ def test_waiting_for_a_batch_ends_with_the_member() -> None:
     work, ended = opened(orderly=False), threading.Event()
 
     def wait() -> None:
-        work.take_batch(3, 60, 60)
+        work.take(60, 3, 60)
         ended.set()
 
     threading.Thread(target=wait, daemon=True).start()
@@ -252,7 +261,7 @@ def test_threads_that_take_batches_miss_no_message() -> None:
     lock = threading.Lock()
 
     def take() -> None:
-        while found := work.take_batch(2, 0, 20):
+        while found := work.take(20, 2, 0):
             with lock:
                 taken.extend(numbers(found))
 
@@ -260,7 +269,7 @@ def test_threads_that_take_batches_miss_no_message() -> None:
     for thread in threads:
         thread.start()
     for number in range(101):
-        work.add(delivery(number))
+        add(work, delivery(number))
     wait_until(lambda: len(taken) == 101, "all are taken", seconds=10)
     work.end()
     for thread in threads:
@@ -272,7 +281,6 @@ def test_threads_that_take_batches_miss_no_message() -> None:
     "options", [{"batch": 0}, {"batch": 1001}, {"linger": 1.0}, {"batch": 5, "linger": -1.0}]
 )
 def test_settings_of_batches_out_of_range_are_refused(options: dict[str, float]) -> None:
-    given = ("g", subscription_of({"t": "*"}), False, {"bootstrap.servers": "k"}, FIRST)
-    ConsumerSettings(*given, batch=5, linger=0.5)
+    member_of("g", {"t": "*"}, batch=5, linger=0.5)
     with pytest.raises(ConfigurationError, match="allowed: "):
-        ConsumerSettings(*given, **options)  # type: ignore[arg-type]
+        member_of("g", {"t": "*"}, **options)

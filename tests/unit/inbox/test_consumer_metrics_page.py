@@ -7,14 +7,14 @@ from typing import NamedTuple
 import pytest
 
 from outbox.errors import ConfigurationError
-from outbox.inbox import contact
-from outbox.inbox.assignments import Assignments, Limits
+from outbox.inbox.assignments import Assignments
+from outbox.inbox.core import contact
+from outbox.inbox.core.partitions import Limits
 from outbox.inbox.counts import MessageCounts
 from outbox.inbox.metrics import METRICS, live, prometheus_text, ready, serve_metrics
 from outbox.inbox.observing import HANGS_S, observe
-from outbox.inbox.settings import ConsumerSettings, subscription_of
-from outbox.inbox.starts import FIRST
 from outbox.inbox.vitals import ConsumerVitals, PartitionVitals
+from tests.support.members import member_of
 from tests.support.scraping import samples
 
 ONE = PartitionVitals("orders", 0, 5, 8, 2, 1, True)
@@ -94,12 +94,10 @@ def test_a_loop_that_makes_no_progress_hangs_unless_it_ends(
     error: Exception | None,
     expected: tuple[bool, bool, str],
 ) -> None:
-    settings = ConsumerSettings(
-        "points", subscription_of({"t": "*"}), False, {"bootstrap.servers": "b"}, FIRST
-    )
+    member = member_of("points", {"t": "*"})
     monkeypatch.setattr("outbox.inbox.observing.monotonic", lambda: silent)
     stated = observe(
-        settings,
+        member,
         MessageCounts(),
         Assignments(orderly=False, limits=Limits()),
         Thread(),  # type: ignore[arg-type]
@@ -113,16 +111,14 @@ def test_a_loop_that_makes_no_progress_hangs_unless_it_ends(
 
 
 def test_a_consumer_that_lost_kafka_is_alive_and_not_ready() -> None:
-    settings = ConsumerSettings(
-        "points", subscription_of({"t": "*"}), False, {"bootstrap.servers": "b"}, FIRST
-    )
+    member = member_of("points", {"t": "*"})
     for keeper, poller, trouble in (
         (Thread(), Thread(trouble=contact.AWAY), contact.AWAY),
         (Thread(), Thread(trouble=contact.UNKNOWN), contact.UNKNOWN),
         (Thread(trouble="OperationalError"), Thread(), "PostgreSQL: OperationalError"),
     ):
         found = observe(
-            settings,
+            member,
             MessageCounts(),
             Assignments(orderly=False, limits=Limits()),
             keeper,  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outbox.inbox.contact import AGAIN, AWAY, CONFIRM, IDLE_S, PATIENCE, UNKNOWN, Contact
+from outbox.inbox.core.contact import AGAIN, AWAY, CONFIRM, IDLE_S, PATIENCE, UNKNOWN, Contact
 
 SESSION = 6.0
 SILENCE = SESSION + PATIENCE

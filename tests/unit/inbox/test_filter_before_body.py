@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from outbox.inbox.assignments import Assignments, Limits
+from outbox.inbox.assignments import Assignments
+from outbox.inbox.core.partitions import Limits
 from outbox.inbox.messages import Source
 from outbox.inbox.poller import Poller
-from outbox.inbox.settings import ConsumerSettings, subscription_of
-from outbox.inbox.starts import FIRST
+from tests.support.members import member_of
 
 
 class Record:
@@ -47,23 +47,19 @@ class Record:
 @pytest.fixture
 def assignments() -> Assignments:
     assignments = Assignments(orderly=False, limits=Limits())
-    assignments.open(("orders", 0), Source(1, "c/t"), 0, 0)
+    with assignments as partitions:
+        partitions.open(("orders", 0), Source(1, "c/t"), 0, 0)
     return assignments
 
 
 @pytest.fixture
 def poller(assignments: Assignments) -> Iterator[Poller]:
-    settings = ConsumerSettings(
-        "points",
-        subscription_of({"orders": "paid || sent"}),
-        False,
-        {"bootstrap.servers": "127.0.0.1:1", "log_level": 0},
-        FIRST,
-    )
+    kafka = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+    member = member_of("points", {"orders": "paid || sent"}, kafka=kafka)
     keeper: Any = None
-    poller = Poller(settings, assignments, keeper)
+    poller = Poller(member, assignments, keeper)
     yield poller
-    poller._consumer.close()
+    poller.client.close()
 
 
 @pytest.mark.feature("S-83", "S-88")
@@ -72,11 +68,11 @@ def test_a_message_with_other_tags_is_skipped_unread_and_its_offset_moves(
 ) -> None:
     for record in (Record(0, b"new"), Record(1, b"new||paid", is_read=True), Record(2, b"unpaid")):
         poller._accept(record)  # type: ignore[arg-type]
-    taken = assignments.take(0)
-    assert taken is not None
+    [taken] = assignments.take(0)
     assert (taken[1].message.offset, taken[1].message.body) == (1, b"body")
-    assert assignments.take(0) is None
-    assert assignments.skipped == 2
-    assert [each.offset for each in assignments.offsets()] == [1], "what is not done holds the offset"
-    assignments.finish(*taken)
-    assert [each.offset for each in assignments.offsets()] == [3]
+    assert assignments.take(0) == []
+    with assignments as partitions:
+        assert partitions.skipped == 2
+        assert [each.offset for each in partitions.offsets()] == [1], "what is not done holds the offset"
+        partitions.finish(*taken)
+        assert [each.offset for each in partitions.offsets()] == [3]

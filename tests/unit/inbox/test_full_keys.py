@@ -8,7 +8,7 @@ import pytest
 
 from outbox.errors import ConfigurationError
 from outbox.inbox import Limits
-from outbox.inbox.full_keys import CountBehind, FullKeyError, FullKeys
+from outbox.inbox.core.full_keys import CountBehind, FullKeyError, FullKeys
 
 FULL, OTHER = ("t", b"full"), ("t", b"other")
 

@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from outbox.errors import InvalidSubscriptionError
-from outbox.inbox import FIRST, HeaderFilter
+from outbox.inbox import HeaderFilter
 from outbox.inbox.header_filters import UNDECIDED, Headers, UndecidedError
 from outbox.inbox.messages import HeaderValue
-from outbox.inbox.settings import ConsumerSettings, subscription_of
+from outbox.inbox.settings import subscription_of
+from tests.support.members import member_of
 
 
 def is_german(headers: Headers) -> bool:
@@ -77,9 +78,7 @@ def test_a_function_is_named_by_its_module_and_its_name() -> None:
 
 def test_filters_of_two_names_are_two_subscriptions() -> None:
     def stored(topics: dict[str, HeaderFilter | str]) -> str:
-        subscription = subscription_of(topics)
-        settings = ConsumerSettings("g", subscription, False, {"bootstrap.servers": "k"}, FIRST)
-        return settings.subscription_json
+        return member_of("g", topics).subscription_json
 
     german, french = HeaderFilter("german", made(b"DE")), HeaderFilter("french", made(b"FR"))
     assert stored({"t": german}) == '{"t": "headers by german"}' == stored({"t": named_german()})

@@ -12,12 +12,14 @@ import psycopg
 import pytest
 
 from outbox.errors import ConfigurationError, InvalidSubscriptionError
-from outbox.inbox import FIRST, ConsumeFrom, DelaySchedule, ReconsumeLater, TagExpression, repeats
-from outbox.inbox.failures import describe, is_infrastructure, reported
+from outbox.inbox import ConsumeFrom, DelaySchedule, ReconsumeLater, TagExpression, repeats
+from outbox.inbox.core.tracker import OffsetTracker
+from outbox.inbox.failures import describe, reported
 from outbox.inbox.messages import RawRecord, Source, born_on, identify, pairs_of
-from outbox.inbox.settings import ConsumerSettings, check_kafka, subscription_of
+from outbox.inbox.sessions import is_infrastructure
+from outbox.inbox.settings import check_kafka, subscription_of
 from outbox.inbox.starts import Known, decide_start
-from outbox.inbox.tracker import OffsetTracker
+from tests.support.members import member_of
 
 
 def test_the_stored_offset_never_passes_what_is_not_done() -> None:
@@ -300,16 +302,9 @@ def test_settings_of_kafka_that_break_a_promise_are_refused(kafka: dict[str, obj
     "options", [{"group": ""}, {"group": "a b"}, {"workers": 0}, {"timeout": 0.0}, {"on_gap": "ask"}]
 )
 def test_settings_out_of_range_are_refused(options: dict[str, object]) -> None:
-    given: dict[str, object] = {
-        "group": "g",
-        "subscription": subscription_of({"t": "*"}),
-        "orderly": False,
-        "kafka": {"bootstrap.servers": "k"},
-        "consume_from": FIRST,
-    }
-    ConsumerSettings(**given)  # type: ignore[arg-type]
+    member_of("g", {"t": "*"})
     with pytest.raises(ConfigurationError, match="allowed: "):
-        ConsumerSettings(**{**given, **options})  # type: ignore[arg-type]
+        member_of(**{"group": "g", "topics": {"t": "*"}, **options})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("topics", [{}, {"no topic!": "*"}, {"t": "a ||"}])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outbox.inbox.key_queues import KeyQueues
+from outbox.inbox.core.key_queues import KeyQueues
 
 
 def test_a_key_is_in_one_pair_of_hands_and_keeps_its_order() -> None:

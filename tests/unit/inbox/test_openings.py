@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Uuid
 
+from outbox.inbox.core.openings import Waiting
+from outbox.inbox.core.partitions import EVERY_TOPIC, Pauses
 from outbox.inbox.kafka_offsets import UnidentifiedTopicError, id_of
-from outbox.inbox.openings import Waiting
-from outbox.inbox.pauses import EVERY_TOPIC, Pauses
 
 PLACE = ("orders", 0)
 

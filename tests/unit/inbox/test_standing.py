@@ -7,8 +7,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from outbox.inbox import kafka_offsets
 from outbox.inbox.kafka_offsets import OpeningThread
-from outbox.inbox.settings import ConsumerSettings, subscription_of
-from outbox.inbox.starts import FIRST
+from tests.support.members import member_of
 
 
 @pytest.mark.parametrize(
@@ -28,7 +27,5 @@ def test_a_broker_that_refuses_the_question_gives_no_reason_to_doubt_the_client(
         raise KafkaException(KafkaError(code))
 
     monkeypatch.setattr(kafka_offsets, "_is_known", refuses)
-    kafka = {"bootstrap.servers": "nowhere:1"}
-    settings = ConsumerSettings("points", subscription_of({"orders": "*"}), False, kafka, FIRST)
-    asker = OpeningThread(settings, None)  # type: ignore[arg-type]
+    asker = OpeningThread(member_of("points", {"orders": "*"}), None)  # type: ignore[arg-type]
     assert asker._is_known() is is_known

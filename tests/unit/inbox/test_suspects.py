@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
+from outbox.inbox.core.suspects import WATCHED, Suspects
 from outbox.inbox.messages import ConsumedMessage, Delivery
-from outbox.inbox.suspects import WATCHED, Suspects
 
 NOW = datetime(2026, 11, 29, tzinfo=UTC)
 

@@ -24,7 +24,7 @@ from outbox.codecs.codec import codecs_of
 from outbox.errors import OutboxError
 from outbox.inbox import FIRST
 from outbox.inbox.header_filters import HeaderFilter
-from outbox.inbox.settings import ConsumerSettings, subscription_of
+from outbox.inbox.settings import ConsumerSettings, Member, subscription_of
 from outbox.operations import decide, groups, topics
 from outbox.operations.idempotency import require_key
 from outbox.operations.remarks import checked_remark
@@ -112,15 +112,17 @@ def message(text: Callable[[str], str], **fields_: Any) -> Message:
     return Message(text("orders"), **fields_)
 
 
-def consumer(text: Callable[[str], str]) -> ConsumerSettings:
-    return ConsumerSettings(
+def consumer(text: Callable[[str], str]) -> Member:
+    return Member(
         text("points"),
         subscription_of({text("orders"): text("paid || sent"), text("refunds"): text("*")}),
-        orderly=False,
-        kafka={text("bootstrap.servers"): text("broker:9092")},
-        consume_from=FIRST,
-        dead_letter_topic=text("DLQ.points"),
-        member=text("m-1"),
+        ConsumerSettings(
+            dsn="",
+            kafka={text("bootstrap.servers"): text("broker:9092")},
+            consume_from=FIRST,
+            dead_letter_topic=text("DLQ.points"),
+        ),
+        text("m-1"),
     )
 
 

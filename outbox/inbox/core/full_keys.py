@@ -17,7 +17,6 @@ Schedules:
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -53,11 +52,10 @@ class _Since:
 
 
 class FullKeys:
-    """Admits what is parked behind held keys. Thread-safe."""
+    """Admits what is parked behind held keys. Not thread-safe."""
 
     def __init__(self, per_key: int, per_group: int) -> None:
         self.per_key, self.per_group = per_key, per_group
-        self._lock = threading.Lock()
         self._last, self._now = _Since(), _Since()
         self._long: Mapping[HeldKey, int] = {}
         self._share = per_group
@@ -67,19 +65,16 @@ class FullKeys:
     @property
     def count(self) -> int:
         """How many keys were refused since the count before the last one: their messages wait in Kafka."""
-        with self._lock:
-            return len(self._last.refused | self._now.refused)
+        return len(self._last.refused | self._now.refused)
 
     def begin_count(self) -> None:
         """Note that the keeper counts from now on."""
-        with self._lock:
-            self._last, self._now = self._now, _Since()
+        self._last, self._now = self._now, _Since()
 
     def counted(self, found: CountBehind) -> None:
         """Note what the keeper has counted."""
-        with self._lock:
-            self.held, self._long = found.keys, found.long
-            self._share = (self.per_group - found.messages) // max(1, found.members)
+        self.held, self._long = found.keys, found.long
+        self._share = (self.per_group - found.messages) // max(1, found.members)
 
     def require(self, topic: str, order_key: bytes | None) -> None:
         """Admit one message behind its key.
@@ -96,14 +91,13 @@ class FullKeys:
     def admit(self, topic: str, order_key: bytes | None, wanted: int) -> int:
         """Return how many messages of a key may be parked behind it now, of so many."""
         key = topic, order_key
-        with self._lock:
-            behind = self._long.get(key, self.per_key // 2)
-            room = self.per_key - behind - self._last.admitted[key] - self._now.admitted[key]
-            shared = self._share - self._last.total - self._now.total
-            admitted = max(0, min(wanted, room, shared))
-            if admitted < wanted:
-                self._now.refused.add(key)
-            if admitted:
-                self._now.admitted[key] += admitted
-                self._now.total += admitted
-            return admitted
+        behind = self._long.get(key, self.per_key // 2)
+        room = self.per_key - behind - self._last.admitted[key] - self._now.admitted[key]
+        shared = self._share - self._last.total - self._now.total
+        admitted = max(0, min(wanted, room, shared))
+        if admitted < wanted:
+            self._now.refused.add(key)
+        if admitted:
+            self._now.admitted[key] += admitted
+            self._now.total += admitted
+        return admitted

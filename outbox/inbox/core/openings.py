@@ -10,15 +10,13 @@ and the others of the question go on.
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from outbox.backoff import Backoff
-from outbox.inbox.assignments import StoredOffset, TopicPart
-from outbox.inbox.messages import Delivery, Source
-from outbox.inbox.pauses import Pauses
+from outbox.inbox.core.partitions import Pauses, TopicPart
+from outbox.inbox.messages import Source
 from outbox.inbox.starts import Known, Start
 
 FIRST_PAUSE, LAST_PAUSE = 0.2, 10.0
@@ -84,25 +82,6 @@ class Standing:
     """Whether Kafka knows the member in its group; None: no reply. Also known: one that cannot join, without topics."""
 
     is_known: bool | None
-
-
-@dataclass(slots=True)
-class Flush:
-    """Offsets to store before a partition is given away."""
-
-    offsets: Sequence[StoredOffset]
-    finished: threading.Event = field(default_factory=threading.Event)
-    succeeded: bool = False
-
-
-@dataclass(slots=True)
-class RunBegins:
-    """A run of a message, or a retry, to count before it begins."""
-
-    delivery: Delivery
-    is_retry: bool
-    finished: threading.Event = field(default_factory=threading.Event)
-    runs: int | None = None
 
 
 @dataclass(slots=True)

@@ -25,7 +25,6 @@ before it reads any partition. A run that ends, whatever its outcome, removes it
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -50,19 +49,17 @@ class _Watch:
 
 
 class Suspects:
-    """The partitions of a member whose runs are counted, and the suspect that runs. Thread-safe."""
+    """The partitions of a member whose runs are counted, and the suspect that runs. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._watches: dict[tuple[str, int], _Watch] = {}
         self._running: tuple[str, int, int] | None = None
 
     def watch(self, topic: str, partition: int, begun: Iterable[int] | None) -> None:
         """Begin with a partition: with offsets of suspects; None: the member before gave it back."""
-        with self._lock:
-            self._watches.pop((topic, partition), None)
-            if begun is not None:
-                self._watches[topic, partition] = _Watch(set(begun))
+        self._watches.pop((topic, partition), None)
+        if begun is not None:
+            self._watches[topic, partition] = _Watch(set(begun))
 
     def counts(self, delivery: Delivery) -> bool:
         """Return whether the runs of a message are counted."""
@@ -75,33 +72,26 @@ class Suspects:
 
     def admit(self, delivery: Delivery) -> bool:
         """Begin with a message; False: it is a suspect, and another one runs. `leave` is called afterwards."""
-        if not self._watches:
+        watch = self._watch_of(delivery)
+        if watch is None or delivery.message.offset not in watch.begun:
             return True
-        with self._lock:
-            watch = self._watch_of(delivery)
-            if watch is None or delivery.message.offset not in watch.begun:
-                return True
-            place = _place(delivery)
-            if self._running not in (None, place):
-                return False
-            self._running = place
-            return True
+        place = _place(delivery)
+        if self._running not in (None, place):
+            return False
+        self._running = place
+        return True
 
     def ran(self, delivery: Delivery) -> None:
         """Note a run that is counted."""
-        with self._lock:
-            if watch := self._watch_of(delivery):
-                watch.left -= 1
+        if watch := self._watch_of(delivery):
+            watch.left -= 1
 
     def leave(self, delivery: Delivery) -> bool:
         """End with a message; return whether another suspect can run now."""
-        if self._running is None:
+        if self._running is None or self._running != _place(delivery):
             return False
-        with self._lock:
-            if self._running != _place(delivery):
-                return False
-            self._running = None
-            return True
+        self._running = None
+        return True
 
 
 def _place(delivery: Delivery) -> tuple[str, int, int]:

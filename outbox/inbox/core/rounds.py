@@ -1,4 +1,4 @@
-"""Which messages of a batch are run together next, as logic without I/O.
+"""Which messages of a batch are run together next.
 
 A batch is one transaction, and either all of it is committed or nothing. So a message that fails is isolated from the
 others, which are run again without it:
@@ -38,20 +38,27 @@ class Rounds(Generic[T]):
 
     def __init__(self, items: Sequence[T] = ()) -> None:
         self._queue: deque[Round[T]] = deque()
-        self._current: Round[T] | None = None
+        self.current: Round[T] | None = None
+        """The round that has begun."""
         if items:
             self._queue.append(Round(list(items)))
 
     def next(self) -> Round[T] | None:
         """Begin the next round; what the one before left over was added by now."""
-        self._current = self._queue.popleft() if self._queue else None
-        return self._current
+        self.current = self._queue.popleft() if self._queue else None
+        return self.current
 
     def unfinished(self) -> Iterator[T]:
         """Yield what is in the round that has begun and in those that have not."""
-        for each in [self._current, *self._queue]:
+        for each in [self.current, *self._queue]:
             if each is not None:
                 yield from each.items
+
+    def repeat(self) -> None:
+        """Run the round that has begun once more, before the others."""
+        if self.current is not None:
+            self._queue.appendleft(self.current)
+            self.current = None
 
     def add_alone(self, items: Iterable[T]) -> None:
         """Handle each of these alone."""

@@ -1,0 +1,76 @@
+"""Variants of the consumer's core without one safeguard each; the search has to catch every one of them.
+
+A variant changes the very sources that consumers run: a text of a file becomes another one.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from outbox.inbox import core as product
+from tests.support.inbox_search.schedules import run
+from tests.support.inbox_search.world import Core
+
+PACKAGE = "outbox.inbox.core"
+FILES = ("tracker", "key_queues", "full_keys", "suspects", "partitions", "rounds", "hands", "retries")
+"""The modules of the core, each after those that it imports."""
+SEED = "variants"
+
+
+class Variant(NamedTuple):
+    """One safeguard less, and the schedule of SEED that catches it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    schedule: int = 1
+
+
+def listed() -> tuple[Variant, ...]:
+    """Read the list."""
+    text = Path(__file__).with_name("variants.toml").read_text(encoding="utf-8")
+    return tuple(Variant(**row) for row in tomllib.loads(text)["variant"])
+
+
+VARIANTS = listed()
+
+
+@functools.cache
+def core_with(file: str, old: str, new: str) -> Core:
+    """Return the core of changed sources.
+
+    Raises:
+        LookupError: The file does not have the text once.
+    """
+    folder = Path(str(product.__file__)).parent
+    texts = {name: (folder / f"{name}.py").read_text(encoding="utf-8") for name in FILES}
+    if texts[file].count(old) != 1:
+        raise LookupError(f"{file}.py has {texts[file].count(old)} times: {old}")
+    texts[file] = texts[file].replace(old, new)
+    prefix = f"inbox_core_without_{abs(hash((file, old, new))):x}"
+    for name, text in texts.items():
+        module = ModuleType(f"{prefix}.{name}")
+        sys.modules[module.__name__] = module
+        exec(compile(text.replace(f"{PACKAGE}.", f"{prefix}."), module.__name__, "exec"), module.__dict__)
+    found = {name: sys.modules[f"{prefix}.{name}"] for name in ("partitions", "hands", "retries")}
+    return Core(found["partitions"].Partitions, found["hands"].Hands, found["retries"].Retries)
+
+
+def faults_of(variant: Variant, number: int) -> set[str]:
+    """Run one schedule of a variant, and return what it broke; the core never raises."""
+    core = core_with(variant.file, variant.old, variant.new)
+    try:
+        return run(SEED, number, core=core).faults
+    except (KeyError, IndexError, ValueError) as error:
+        return {f"raises {type(error).__name__}"}
+
+
+def catching(variant: Variant, most: int) -> int | None:
+    """Return the number of the first schedule that catches a variant, at most so many."""
+    return next((number for number in range(1, most + 1) if faults_of(variant, number)), None)
