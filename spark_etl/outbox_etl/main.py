@@ -27,7 +27,7 @@ from outbox_etl.terminal import printable
 from outbox_etl.warehouse import maintain_request
 
 if TYPE_CHECKING:
-    from outbox_etl.warehouse.marts import Made
+    from outbox_etl.warehouse.marts import MartsOfRun
 
 NOT_MADE = 3
 """The exit code of a run that has done everything but a mart."""
@@ -126,7 +126,7 @@ def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
         return report.finish({"target": settings.target, "watermark": asdict(mark) if mark else None})
 
 
-def made(marts: Made, given: argparse.Namespace) -> dict[str, Any]:
+def made(marts: MartsOfRun, given: argparse.Namespace) -> dict[str, Any]:
     """The days whose marts were made, and why a mart was not: a fault of its own, with an exit code of its own."""
     answer: dict[str, Any] = {"mart_days": [day.isoformat() for day in marts.days]}
     if not marts.faults:

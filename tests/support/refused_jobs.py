@@ -51,7 +51,7 @@ class Job:
         patch.setattr(
             marts,
             "refresh",
-            lambda *given, everything=False: refresh(*given, everything=True) if everything else marts.Made(),
+            lambda *given, everything=False: refresh(*given, everything=True) if everything else marts.MartsOfRun(),
         )
 
     def __call__(self, *arguments: str) -> Told:

@@ -185,6 +185,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     "local/outbox_local": {"stack": set(), "demo": {"stack"}, "shop": {"demo", "stack"}, "dev": {"stack"}},
     "spark_etl/outbox_etl": {
         "errors": set(),
+        "outcome": set(),
         "statements": set(),
         "terminal": set(),
         "failures": {"errors"},
@@ -195,7 +196,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "reconcile": {*COMMON, "arrow", "warehouse"},
         "report": {*COMMON, "failures", "reconcile", "warehouse"},
         "arrow": {*COMMON, "failures", "warehouse"},
-        "export": {*COMMON, "arrow", "reconcile", "warehouse"},
+        "export": {*COMMON, "arrow", "outcome", "reconcile", "warehouse"},
         "main": {
             *("errors", "export", "failures", "options", "reconcile"),
             *("report", "session", "terminal", "warehouse"),

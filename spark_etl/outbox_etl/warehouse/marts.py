@@ -52,7 +52,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MartsOfRun:
     """The days whose marts were made, and the marts that could not be, each with its error."""
 
     days: Days = ()
@@ -88,7 +88,7 @@ def forget(target: Target) -> None:
 
 def refresh(
     spark: SparkSession, settings: Settings, target: Target, say: Say, *, everything: bool = False
-) -> Made:
+) -> MartsOfRun:
     """Bring the marts up to the warehouse's watermark; whatever goes wrong is a fault of theirs alone.
 
     With `everything`, all days are rebuilt, also those that are up to date.
@@ -97,13 +97,13 @@ def refresh(
         with Source(spark, settings).lock(settings.target):
             mark = target.watermark()
             if mark is None or mark.hi == 0:
-                return Made()
+                return MartsOfRun()
             target.prepare(*MARTS, DAYS)
             duck = opened(spark, say, "marts are counted")
             with contextlib.closing(duck) if duck else contextlib.nullcontext():
                 return Refresh(spark, target, mark, say, duck=duck).run(everything=everything)
     except Exception as error:  # noqa: BLE001  (what was exported is there, and is verified next)
-        return Made(faults={"marts": error})
+        return MartsOfRun(faults={"marts": error})
 
 
 class Refresh:
@@ -119,15 +119,15 @@ class Refresh:
         self._everything = False
         self._spans: dict[str, tuple[int, int]] = {}
 
-    def run(self, *, everything: bool) -> Made:
+    def run(self, *, everything: bool) -> MartsOfRun:
         """Replace the days of each mart, or all that is in it, then record it in mart_days."""
         since, began = -1 if everything else self._since(), monotonic()
         self._everything = since < 0
         if since == self._mark.hi:
-            return Made()
+            return MartsOfRun()
         touched = self.look(since)
         if not touched.all:
-            return Made()
+            return MartsOfRun()
         born, published, happened = touched.born, touched.published, touched.happened
         of_sent = {name: within(f"h.{name}_at", touched.sent) for name in ("born", "published")}
         of_published = {"published": within("h.published_at", published)}
@@ -150,12 +150,12 @@ class Refresh:
             except Exception as error:  # noqa: BLE001  (it is a fault of this mart)
                 faults[table.name] = error
         if faults:
-            return Made(faults=faults)
+            return MartsOfRun(faults=faults)
         made = ", ".join(f"({_date(day)})" for day in touched.all)
         until: Values = {"dates": made, "window_hi": self._mark.hi, "cluster": self._cluster}
         self._fill(DAYS, "days", touched.all, until)
         self._say(f"marts of {len(touched.all)} days after {monotonic() - began:.1f} s")
-        return Made(touched.all)
+        return MartsOfRun(touched.all)
 
     def _since(self) -> int:
         """Up to which window the marts are made; -1: this cluster has none yet, so every day is to be made."""
