@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
@@ -17,6 +18,7 @@ EXACTLY = ("--delivery", "exactly-once", "--lease", "2")
 AT_LEAST = ("--delivery", "at-least-once", "--lease", "2")
 SHARD = "SELECT name, is_over FROM outbox.exactly_once"
 MODES = "SELECT DISTINCT mode FROM outbox.lane"
+LEASED = "SELECT max(leased_until) FROM outbox.lease"
 PUBLISHED = "SELECT count(*) FROM outbox.message_status WHERE topic = %s AND status = 'PUBLISHED'"
 
 
@@ -24,6 +26,11 @@ PUBLISHED = "SELECT count(*) FROM outbox.message_status WHERE topic = %s AND sta
 def conn(database: str) -> Iterator[Connection]:
     with connect(database) as conn:
         yield conn
+
+
+def has_changed(conn: Connection, leased: object) -> bool:
+    """Return whether a lease was renewed."""
+    return conn.execute(LEASED).fetchone() != leased
 
 
 def check_once(servers: str, topic: str, committed: list[tuple[str, int]]) -> None:
@@ -147,6 +154,10 @@ def test_a_relay_that_pauses_and_delivers_at_least_once_is_waited_for(
         with RelayProcess(database, bootstrap_servers, *EXACTLY) as second:
             second.wait_for("waiting for a relay that delivers at least once", owner=str)
             insert_numbered(conn, topic, 100, start=100)
+            for _ in range(2):  # it looks several times between two renewals of its lease
+                renewed = partial(has_changed, conn, conn.execute(LEASED).fetchone())
+                wait_until(renewed, "it renews its lease")
+            assert conn.execute("SELECT max(epoch) FROM outbox.lane").fetchone() == (1,), "nothing was taken"
             first.go_on()
             wait_published(conn)
             first.stop()
