@@ -51,7 +51,9 @@ class Job:
         patch.setattr(
             marts,
             "refresh",
-            lambda *given, everything=False: refresh(*given, everything=True) if everything else marts.MartsOfRun(),
+            lambda *given, everything=False: (
+                refresh(*given, everything=True) if everything else marts.MartsOfRun()
+            ),
         )
 
     def __call__(self, *arguments: str) -> Told:
