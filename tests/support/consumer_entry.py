@@ -22,7 +22,6 @@ from outbox.inbox import (
     ConsumeResult,
     DelaySchedule,
     PushConsumer,
-    delivery_threads,
     followers,
     threads,
 )
@@ -114,6 +113,8 @@ def batch_listener(conn: psycopg.Connection[Any], messages: list[ConsumedMessage
 
 def patch_batches() -> None:
     """Die between two transactions of one batch."""
+    from outbox.inbox import delivery_threads
+
     handle, state = vars(delivery_threads)["handle_batch"], {"failed": False}
 
     def handling_batch(*given: Any) -> Any:
@@ -136,6 +137,8 @@ def patch_batches() -> None:
 
 def patch() -> None:
     """Die at steps that are not the listener's."""
+    from outbox.inbox import delivery_threads
+
     accept, commit, park = Poller._accept, Poller._commit, vars(delivery_threads)["park"]
 
     def accepting(self: Poller, record: Any) -> None:
@@ -201,8 +204,9 @@ def patch() -> None:
 
 def main() -> None:
     """Consume until SIGTERM."""
-    patch()
-    patch_batches()
+    if DIES:  # the version before has other modules
+        patch()
+        patch_batches()
     threads.MARGIN = 1.0
     batch = OPTIONS["batch"]
     several = {"batch": batch, "linger": 0.5, "orderly": False, "workers": 1} if batch else {}

@@ -74,7 +74,12 @@ class Sender:
     def is_delivered(self) -> bool:
         """Whether all of the batch is acknowledged, and its offset is in the transaction."""
         is_sent = not self.backlog and not any(wire.waiting for wire in self.wires.values())
-        return is_sent and self.call is not None and self.call.done()
+        return is_sent and self.is_confirmed
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the call has ended well. One that fails after its failure was asked about is asked about again."""
+        return self.call is not None and self.call.done() and self.call.exception() is None
 
 
 def check(settings: Mapping[str, Any], name: str) -> None:

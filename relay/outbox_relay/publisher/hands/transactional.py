@@ -278,8 +278,8 @@ class TransactionalWires:
     @staticmethod
     def _is_committed(sender: Sender) -> bool:
         """Return whether Kafka has confirmed the end: what was sent is known."""
-        batch, call = sender.batch, sender.call
-        return batch is not None and batch.state == "ending" and call is not None and call.done()
+        batch = sender.batch
+        return batch is not None and batch.state == "ending" and sender.is_confirmed
 
     @staticmethod
     def _end_of(sender: Sender, error: KafkaError) -> Failed:
