@@ -32,10 +32,10 @@ WITH ended AS (
 UPDATE outbox.exactly_once SET is_over = true WHERE shard = %(shard)s
 
 -- name: unrecorded
--- The messages of batches that Kafka has, and that have no publication.
+-- The messages of batches that Kafka has, and that have no publication. Those that are gone had one: it was dropped with them.
 SELECT r.id, r.position, r.partition
 FROM outbox.intent i CROSS JOIN LATERAL unnest(i.ids, i.positions, i.partitions) r (id, position, partition)
-WHERE i.shard = %(shard)s AND i.batch <= %(batch)s
+WHERE i.shard = %(shard)s AND i.batch <= %(batch)s AND EXISTS (SELECT FROM outbox.message m WHERE m.id = r.id)
     AND NOT EXISTS (SELECT FROM outbox.publication b
                     WHERE int8range(b.lo, b.hi, '[]') @> r.position AND b.lo <= r.position AND b.hi >= r.position
                         AND b.positions @> ARRAY[r.position])
