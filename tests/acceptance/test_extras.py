@@ -114,6 +114,9 @@ PROMISED = {
     "etl": IMPORT_ALL + "import_all('outbox_etl'); import_all('outbox_relay.warehouse')\n"
     "import outbox_relay.cli.etl.commands, outbox_etl.report.charts\n"
     "import pyspark, pyarrow, adbc_driver_postgresql, orjson, duckdb, matplotlib\n",
+    "console": IMPORT_ALL
+    + "import_all('outbox_relay.console'); import outbox_relay.cli.console.commands\n"
+    + "import starlette, uvicorn, jinja2\n",
     "demo": IMPORT_ALL
     + "import_all('outbox_local.demo')\n"
     + "from outbox_local.demo.flights import read_flights\nassert len(read_flights(10)) == 10\n",
