@@ -29,13 +29,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import psycopg
 import sqlalchemy
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 from sqlalchemy.util import greenlet_spawn
@@ -44,6 +43,9 @@ from outbox.errors import ConfigurationError, ListenerError
 from outbox.inbox.async_listeners import is_async
 from outbox.inbox.results import is_success
 from outbox.inbox.sessions import is_infrastructure
+
+if TYPE_CHECKING:  # SQLAlchemy needs greenlet for it, which only asynchronous applications install
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,7 +95,7 @@ def session_listener(
     if is_async(listener):
         _require_psycopg(engine, is_async=True)
         awaited = cast("Callable[Concatenate[Any, P], Awaitable[Any]]", listener)
-        made = _async_listener(awaited, cast("AsyncEngine", engine), sessions or AsyncSession)
+        made = _async_listener(awaited, cast("AsyncEngine", engine), sessions)
         return cast("Callable[Concatenate[Any, P], R]", made)
     _require_psycopg(engine)
     plain = cast("sqlalchemy.Engine", engine)
@@ -119,13 +121,18 @@ def session_listener(
 
 
 def _async_listener(
-    listener: Callable[Concatenate[Any, P], Awaitable[R]], engine: AsyncEngine, sessions: Callable[..., Any]
+    listener: Callable[Concatenate[Any, P], Awaitable[R]],
+    engine: AsyncEngine,
+    sessions: Callable[..., Any] | None,
 ) -> Callable[Concatenate[Any, P], Awaitable[R]]:
+    from sqlalchemy.ext.asyncio import AsyncSession  # noqa: PLC0415
 
     async def called(conn: psycopg.AsyncConnection[Any], /, *args: P.args, **options: P.kwargs) -> R:
         with _psycopgs_errors():
             async with _joined_async(engine, conn) as connection:
-                session = sessions(bind=connection, join_transaction_mode="create_savepoint")
+                session = (sessions or AsyncSession)(
+                    bind=connection, join_transaction_mode="create_savepoint"
+                )
                 may_commit = _refuse_commits(session.sync_session)
                 try:
                     result = await listener(session, *args, **options)
@@ -187,6 +194,7 @@ async def _joined_async(
     engine: AsyncEngine, conn: psycopg.AsyncConnection[Any]
 ) -> AsyncIterator[AsyncConnection]:
     """Do the same with an asynchronous connection."""
+    from sqlalchemy.ext.asyncio import AsyncConnection  # noqa: PLC0415
 
     async def lent() -> psycopg.AsyncConnection[Any]:
         return conn

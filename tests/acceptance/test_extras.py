@@ -90,7 +90,7 @@ KEYS = 'import pathlib; pathlib.Path("master-keys").write_text("2026-11:" + "A" 
 
 PROMISED = {
     "relay": IMPORT_ALL
-    + "OF_OTHERS = ('testing', 'downloads', 'warehouse', 'monitoring.batch_spans')\n"
+    + "OF_OTHERS = ('console', 'testing', 'downloads', 'warehouse', 'monitoring.batch_spans')\n"
     + "import_all('outbox_relay', but=[f'outbox_relay.{other}' for other in OF_OTHERS])\n",
     "sqlalchemy": URL.format(driver="psycopg")
     + "from outbox import Message; from sqlalchemy import create_engine; from sqlalchemy.orm import Session\n"

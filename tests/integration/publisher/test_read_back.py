@@ -138,8 +138,10 @@ def test_a_topic_that_was_made_again_meanwhile_proves_nothing(
     sent_before(bootstrap_servers, one, (message_id, "k", "1"))
     read, admin = read_back._Reader.read, AdminClient({"bootstrap.servers": bootstrap_servers})
 
-    def make_again(reader: read_back._Reader) -> dict[read_back.Name, dict[str, read_back.LastRecord]]:
-        found = read(reader)
+    def make_again(
+        reader: read_back._Reader, **given: bool
+    ) -> dict[read_back.Name, dict[str, read_back.LastRecord]]:
+        found = read(reader, **given)
         assert found[one, 0], "it was found"
         admin.delete_topics([one])[one].result(30)
 

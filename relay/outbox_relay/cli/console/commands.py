@@ -21,6 +21,8 @@ from outbox_relay.cli.options import (
 from outbox_relay.text import logs
 from outbox_relay.text.errors import OperatorError, OptionError
 
+log = logs.Log("console")
+
 PORT = 8642
 NEEDED = ("starlette", "uvicorn", "jinja2")
 
@@ -136,6 +138,7 @@ def console(
         (bootstrap_servers, kafka),
         (token, identity_header, proxies, hostnames),
         is_read_only=is_read_only,
+        is_json=log_format == "json",
     )
 
 
@@ -146,6 +149,7 @@ def _serve(
     people: tuple[str | None, str | None, tuple[Any, ...], tuple[str, ...]],
     *,
     is_read_only: bool,
+    is_json: bool,
 ) -> None:
     # Here, because the help of the command needs none of them.
     from outbox_relay.console.access import Access, AccessOptions  # noqa: PLC0415
@@ -166,7 +170,11 @@ def _serve(
             host, port = listener.getsockname()[:2]
             options = ConsoleOptions(is_read_only, f"outbox-console-{port}")
             shown = f"[{host}]" if ":" in host else host
-            click.echo(f"the console of {reader.place}: http://{shown}:{port}/")
+            url = f"http://{shown}:{port}/"
+            if is_json:
+                log.info("the console serves", database=str(reader.place), address=url)
+            else:
+                click.echo(f"the console of {reader.place}: {url}")
             serve_until_signal(Console(reader, Pages(reader, kafka), access, options).application(), listener)
 
 
