@@ -93,9 +93,11 @@ def session_listener(
         ConfigurationError: The engine is of another driver, or is asynchronous and the listener is not, or vice versa.
     """
     if is_async(listener):
+        from sqlalchemy.ext.asyncio import AsyncSession  # noqa: PLC0415
+
         _require_psycopg(engine, is_async=True)
         awaited = cast("Callable[Concatenate[Any, P], Awaitable[Any]]", listener)
-        made = _async_listener(awaited, cast("AsyncEngine", engine), sessions)
+        made = _async_listener(awaited, cast("AsyncEngine", engine), sessions or AsyncSession)
         return cast("Callable[Concatenate[Any, P], R]", made)
     _require_psycopg(engine)
     plain = cast("sqlalchemy.Engine", engine)
@@ -121,18 +123,13 @@ def session_listener(
 
 
 def _async_listener(
-    listener: Callable[Concatenate[Any, P], Awaitable[R]],
-    engine: AsyncEngine,
-    sessions: Callable[..., Any] | None,
+    listener: Callable[Concatenate[Any, P], Awaitable[R]], engine: AsyncEngine, sessions: Callable[..., Any]
 ) -> Callable[Concatenate[Any, P], Awaitable[R]]:
-    from sqlalchemy.ext.asyncio import AsyncSession  # noqa: PLC0415
 
     async def called(conn: psycopg.AsyncConnection[Any], /, *args: P.args, **options: P.kwargs) -> R:
         with _psycopgs_errors():
             async with _joined_async(engine, conn) as connection:
-                session = (sessions or AsyncSession)(
-                    bind=connection, join_transaction_mode="create_savepoint"
-                )
+                session = sessions(bind=connection, join_transaction_mode="create_savepoint")
                 may_commit = _refuse_commits(session.sync_session)
                 try:
                     result = await listener(session, *args, **options)
@@ -199,9 +196,6 @@ async def _joined_async(
     async def lent() -> psycopg.AsyncConnection[Any]:
         return conn
 
-    async def nothing() -> None:
-        pass
-
     def begun() -> sqlalchemy.Connection:
         return _begun(engine.sync_engine, engine.dialect.loaded_dbapi.connect(async_creator_fn=lent))
 
@@ -212,7 +206,7 @@ async def _joined_async(
     try:
         yield AsyncConnection(engine, connection)
     finally:
-        with _rollback_does_nothing(conn, nothing):
+        with _rollback_does_nothing(conn, lent):
             await greenlet_spawn(connection.close)
 
 
@@ -228,15 +222,13 @@ def _begun(engine: sqlalchemy.Engine, conn: Any) -> sqlalchemy.Connection:
 def _rollback_does_nothing(conn: object, nothing: Callable[[], Any]) -> Iterator[None]:
     """Let SQLAlchemy end what it takes for its own transaction."""
     own = vars(conn)
-    before = own.get("rollback")
+    before = {name: own[name] for name in ("rollback",) if name in own}
     own["rollback"] = nothing
     try:
         yield
     finally:
-        if before is None:
-            del own["rollback"]
-        else:
-            own["rollback"] = before
+        del own["rollback"]
+        own.update(before)
 
 
 def _require_psycopg(engine: object, *, is_async: bool = False) -> None:
