@@ -57,6 +57,11 @@ class Sender:
         self.since = 0.0
         self._calm_until = self.disturbance.until
 
+    def poll(self, seconds: float) -> None:
+        """Collect deliveries. What an ended producer raises, it raises again for `events`."""
+        with suppress(KafkaException):
+            self.kafka.poll(seconds)
+
     def close(self) -> None:
         """Drop what was not sent. Its transaction stays open until the next producer of its id."""
         with suppress(KafkaException):

@@ -18,24 +18,19 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Producer as KafkaProducer
 
 from outbox_relay.publisher.core.streams import Producer
 from outbox_relay.publisher.core.values import Batch, Item, Proof
-from outbox_relay.publisher.errors import REFUSED, Unpublishable
-from outbox_relay.publisher.finder import BODY, KEY, RawRow
+from outbox_relay.publisher.errors import Unpublishable
 from outbox_relay.publisher.hands.published import check_offsets
-from outbox_relay.publisher.hands.rows import record_headers
 from outbox_relay.publisher.hands.senders import CALL_S, FENCE_S, OFFSETS_TOPIC, Sender, fence
-from outbox_relay.publisher.hands.wires import SERVE_EVERY, WITH_ANOTHER, Wire
+from outbox_relay.publisher.hands.wires import SERVE_EVERY, Wire, fault_of
 from outbox_relay.publisher.kafka import new_log_reader, readable
 from outbox_relay.publisher.producers import LIST_TIMEOUT_S
-from outbox_relay.publisher.records import reason_of
 from outbox_relay.publisher.topic import Topic
 from outbox_relay.text.logs import Log, inherit
 
@@ -45,8 +40,6 @@ GIVE_UP_S = 2 * CALL_S
 stands still."""
 THREADS = 8
 """For calls that wait, also those that are given up."""
-MORE_S, MORE_TIMES = 0.02, 5
-"""So long, and so often, a failed producer is polled for more: a refusal may be reported behind what it took along."""
 
 log = Log("relay")
 
@@ -185,34 +178,21 @@ class TransactionalWires:
         now = time.monotonic()
         while sender.backlog:
             item = sender.backlog[0]
-            row = item.row
-            name = row.topic, item.partition
+            name = item.row.topic, item.partition
             wire = sender.wires.get(name)
             if wire is None:
                 wire = sender.wires[name] = Wire(*name, sender.kafka.produce, sender.reports)
-            if not wire.waiting:
-                wire.since = now
-            raw, own = cast("tuple[RawRow, Any]", row.content)
             try:
-                headers = record_headers(raw, own)
-                report = partial(wire.delivered, item)
-                wire.produce(row.topic, raw[BODY], raw[KEY], item.partition, report, headers=headers)
-            except BufferError:
-                if len(sender.kafka):
-                    return None
-                text = "the message is larger than the relay's queue.buffering.max.kbytes"
-                return Failed(
-                    "MESSAGE_TOO_LARGE", text, unfit=(item, Unpublishable("MESSAGE_TOO_LARGE", text))
-                )
+                wire.hand_over(item, now)
             except MemoryError:
                 raise
             except Exception as raised:  # noqa: BLE001  (whatever it is, it concerns this message)
-                if isinstance(raised, KafkaException) and raised.args[0].name() not in REFUSED:
+                if isinstance(raised, BufferError) and len(sender.kafka):
+                    return None
+                error = fault_of(raised)
+                if error is None:
                     return _failed(raised)
-                error = reason_of(raised)
-                return Failed(error.code, str(error), unfit=(item, error))
-            wire.waiting += 1
-            item.sent_at = now
+                return Failed(error.code, error.text, unfit=(item, error))
             sender.backlog.popleft()
             self.handed += 1
             if not self.handed % SERVE_EVERY:
@@ -284,14 +264,8 @@ class TransactionalWires:
     @staticmethod
     def _end_of(sender: Sender, error: KafkaError) -> Failed:
         """Return why a producer ended, and what Kafka refused."""
-        for _ in range(MORE_TIMES):
-            if any(one.error.name() in REFUSED for one in sender.reports.failures):
-                break
-            with suppress(KafkaException):
-                sender.kafka.poll(MORE_S)
-        refused = [one for one in sender.reports.failures if one.error.name() in REFUSED]
-        named = [one for one in sender.reports.failures if one.error.name() not in WITH_ANOTHER]
-        first = refused[0] if refused else named[0] if named else None
+        sender.reports.complete(sender.poll)
+        refused, first = sender.reports.refused, sender.reports.first
         cause = error if first is None else first.error
         topic = None if first is None else first.item.row.topic
         items = () if sender.batch is None else sender.batch.items
@@ -309,8 +283,7 @@ class TransactionalWires:
         """Collect deliveries, waiting up to `seconds` for the first."""
         busy = [sender for sender in self._senders if sender.batch is not None]
         for number, sender in enumerate(busy):
-            with suppress(KafkaException):  # `events` meets it again
-                sender.kafka.poll(seconds if number == len(busy) - 1 else 0)
+            sender.poll(seconds if number == len(busy) - 1 else 0)
         if not busy:
             time.sleep(seconds)
 
@@ -356,7 +329,7 @@ class TransactionalWires:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _failed(error: KafkaException) -> Failed:
+def _failed(error: Exception) -> Failed:
     cause: KafkaError = error.args[0]
     return Failed(cause.name(), readable(cause))
 

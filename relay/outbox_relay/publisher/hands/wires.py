@@ -69,6 +69,19 @@ class Wire:
 
         self.delivered = delivered
 
+    def hand_over(self, item: Item, now: float) -> None:
+        """Give a message to the producer. What this raises concerns it alone, but see `fault_of`."""
+        if not self.waiting:
+            self.since = now
+        row = item.row
+        raw, own = cast("tuple[RawRow, Any]", row.content)
+        headers = record_headers(raw, own)
+        self.produce(
+            row.topic, raw[BODY], raw[KEY], item.partition, partial(self.delivered, item), headers=headers
+        )
+        self.waiting += 1
+        item.sent_at = now
+
     def close(self) -> None:
         """Let go of the producer: the wire and what it is called back with keep each other."""
         del self.produce
@@ -81,6 +94,38 @@ class Reports:
     acknowledged: list[Wire] = field(default_factory=list)
     """The wires with messages that were acknowledged."""
     failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def refused(self) -> list[Failure]:
+        """What Kafka refused."""
+        return [one for one in self.failures if one.error.name() in REFUSED]
+
+    @property
+    def first(self) -> Failure | None:
+        """What failed first, and not because another message did; what Kafka refused goes before."""
+        own = (one for one in self.failures if one.error.name() not in WITH_ANOTHER)
+        return next(iter(self.refused), None) or next(own, None)
+
+    def complete(self, poll: Callable[[float], object]) -> None:
+        """Poll a producer that failed, a few times: what was refused may be reported behind what it took along."""
+        for _ in range(MORE_TIMES):
+            if self.refused:
+                return
+            poll(MORE_S)
+
+
+def fault_of(raised: Exception) -> Unpublishable | None:
+    """Return what is wrong with a message that was not handed over; None: nothing, the producer is at fault.
+
+    Args:
+        raised: what `Wire.hand_over` raised; BufferError: of a producer that has no other message.
+    """
+    if isinstance(raised, BufferError):
+        text = "the message is larger than the relay's queue.buffering.max.kbytes"
+        return Unpublishable("MESSAGE_TOO_LARGE", text)
+    if isinstance(raised, KafkaException) and raised.args[0].name() not in REFUSED:
+        return None
+    return reason_of(raised)
 
 
 class Handle:
@@ -175,18 +220,15 @@ class Wires:
                 continue
             try:
                 self._hand_over(handle, now)
-            except BufferError:
-                if self._waits_for_room(handle):
-                    break
-                text = "the message is larger than the relay's queue.buffering.max.kbytes"
-                error = Unpublishable("MESSAGE_TOO_LARGE", text)
             except MemoryError:
                 raise
             except Exception as raised:  # noqa: BLE001  (whatever it is: see below)
-                if isinstance(raised, KafkaException) and raised.args[0].name() not in REFUSED:
-                    handle.producers.ended = raised.args[0]  # the producer, not the message
+                if isinstance(raised, BufferError) and self._waits_for_room(handle):
+                    break
+                error = fault_of(raised)
+                if error is None:
+                    handle.producers.ended = raised.args[0]
                     continue
-                error = reason_of(raised)
             else:
                 if not self.handed % SERVE_EVERY:
                     self.serve(0)
@@ -207,18 +249,9 @@ class Wires:
             item, by = backlog[0]
             if by is not producer:
                 return
-            row = item.row
-            name = row.topic, item.partition
+            name = item.row.topic, item.partition
             wire = wires.get(name) or self._new_wire(handle, name)
-            if not wire.waiting:
-                wire.since = now
-            raw, own = cast("tuple[RawRow, Any]", row.content)
-            headers = record_headers(raw, own)
-            wire.produce(
-                row.topic, raw[BODY], raw[KEY], item.partition, partial(wire.delivered, item), headers=headers
-            )
-            wire.waiting += 1
-            item.sent_at = now
+            wire.hand_over(item, now)
             backlog.popleft()
             self.handed += 1
             if not self.handed % SERVE_EVERY:
@@ -265,23 +298,20 @@ class Wires:
         for producer, handle in list(self._handles.items()):
             if not handle.has_ended and not handle.reports.failures:
                 continue
-            for _ in range(MORE_TIMES):
-                if any(one.error.name() in REFUSED for one in handle.reports.failures):
-                    break
-                handle.producers.poll(MORE_S)
+            handle.reports.complete(handle.producers.poll)
             found += self._ends_of(producer, handle)
             if producer.is_single and handle.producers.ended is None:
                 handle.reports.failures.clear()
         return found
 
     def _ends_of(self, producer: Producer, handle: Handle) -> list[ProducerEnd]:
-        refused = [one for one in handle.reports.failures if one.error.name() in REFUSED]
+        refused = handle.reports.refused
         if not refused:
-            failed = [one for one in handle.reports.failures if one.error.name() not in WITH_ANOTHER]
-            if not failed:
+            first = handle.reports.first
+            if first is None:
                 error = handle.producers.ended or handle.reports.failures[0].error
                 return [ProducerEnd(producer, error.name(), error.str(), ())]
-            item, error = failed[0]
+            item, error = first
             return [ProducerEnd(producer, error.name(), error.str(), (), item.row.topic)]
         requests: dict[tuple[str, int], list[Failure]] = {}
         for one in refused:
