@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 
 import psycopg
 
 from outbox_relay.console.acts import act
 from outbox_relay.database import connections
-from outbox_relay.operations import dlq
+from outbox_relay.operations import dlq, half_messages
 from outbox_relay.operations.dlq import DeadLetterFilter, ListedLetter
 from outbox_relay.operations.messages import Row
 from outbox_relay.text.errors import OperatorError
@@ -65,7 +64,7 @@ def _told(meaning: str) -> Callable[[connections.Connection, act.Params], act.Ac
             )
             failed_at = first["failed_at"]
             return act.ActPreview(lines, {} if failed_at is None else {"failed_at": failed_at.isoformat()})
-        return act.ActPreview(lines, {"until": datetime.now(UTC).isoformat()})
+        return act.ActPreview(lines, {"until": half_messages.now(conn).isoformat()})
 
     return tell
 
