@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 
 from outbox_local.stack.api import Stack
-from tests.support.background_load import BackgroundLoad
-from tests.support.bare_reader import narrow_partitions
+from tests.support.background_load import NumberedLoad
 from tests.support.bystander import Bystander
 from tests.support.kafka_records import compare, read_topic
 from tests.support.pausing import is_stopped
-from tests.support.plain_inserts import connect, insert_numbered, numbered, wait_published
+from tests.support.plain_inserts import connect, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeDatabase, MakeTopic
 from tests.support.waiting import StageTimeoutError, WaitTimeoutError, wait_until
@@ -53,26 +52,7 @@ STEPS = {
 }
 
 
-class Load(BackgroundLoad):
-    """What is committed while relays die."""
-
-    def __init__(self, dsn: str, topic: str) -> None:
-        self._dsn, self._topic = dsn, topic
-        super().__init__()
-        self.committed = numbered(950)
-        with connect(dsn) as conn:
-            narrow_partitions(conn, width=1_000, count=10)
-            insert_numbered(conn, topic, 950)
-
-    def _write(self) -> None:
-        with connect(self._dsn) as conn:
-            while not self._end.wait(0.1):
-                number = len(self.committed)
-                insert_numbered(conn, self._topic, 10, start=number)
-                self.committed += numbered(10, start=number)
-
-
-def wrong_with(servers: str, load: Load, topic: str) -> str:
+def wrong_with(servers: str, load: NumberedLoad, topic: str) -> str:
     """Return what is wrong with what consumers get; each message comes once."""
     found = compare(read_topic(servers, topic), load.committed)
     return found.broken or (f"{found.duplicate_records} twice" if found.duplicate_records else "")
@@ -88,14 +68,14 @@ def publish_all(servers: str, database: str) -> None:
 
 def die_and_recover(servers: str, database: str, topic: str, step: str, number: int) -> str:
     """Let one relay die before a step and its successor after it; answer what is wrong when a third is done."""
-    load = Load(database, topic)
+    load = NumberedLoad(database, topic)
     if step.endswith("_record"):
         publish_all(servers, database)  # there is something to prove from now on
     with load.running():
         for when in ("before", "after"):
             entry = (ENTRY, step, when, str(number))
             with RelayProcess(database, servers, *OPTIONS, entry=entry) as relay:
-                assert relay.wait(60) == -signal.SIGKILL, relay.output()
+                relay.wait_until_it_kills_itself()
     publish_all(servers, database)
     return wrong_with(servers, load, topic)
 
@@ -132,7 +112,7 @@ PAUSES = {
 
 def pause_and_recover(servers: str, database: str, topic: str, step: tuple[str, str, int]) -> str:
     """Let a relay stand still past its lease, and go on while its successor leads; answer what is wrong then."""
-    load = Load(database, topic)
+    load = NumberedLoad(database, topic)
     with connect(database) as conn, load.running():
         if step[0].endswith("_record"):
             publish_all(servers, database)  # there is something to prove from now on
@@ -177,7 +157,7 @@ def test_kafka_that_stands_still_while_a_transaction_ends_is_waited_for(
     private_stack: Stack, make_private_database: MakeDatabase, make_private_topic: MakeTopic
 ) -> None:
     database, topic = make_private_database(), make_private_topic()
-    servers, load = private_stack.bootstrap_servers, Load(database, topic)
+    servers, load = private_stack.bootstrap_servers, NumberedLoad(database, topic)
     entry = (ENTRY, f"{WIRES}._end_transaction", "pauses before", "4")
     with RelayProcess(database, servers, *OPTIONS, "--lease", "30", entry=entry) as relay:
         with load.running():

@@ -6,10 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from outbox_local.stack.api import Stack
-from tests.support.background_load import BackgroundLoad
-from tests.support.bare_reader import narrow_partitions
+from tests.support.background_load import NumberedLoad
 from tests.support.kafka_records import compare, read_topic
-from tests.support.plain_inserts import connect, decide, insert, insert_numbered, numbered, wait_published
+from tests.support.plain_inserts import Connection, connect, decide, insert, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeDatabase, MakeTopic
 from tests.support.waiting import wait_until
@@ -39,30 +38,17 @@ STEPS = {
 }
 
 
-class Load(BackgroundLoad):
+class Load(NumberedLoad):
     """What is committed while relays die: small transactions, half messages, delayed messages."""
 
-    def __init__(self, dsn: str, topic: str) -> None:
-        self._dsn, self._topic = dsn, topic
-        super().__init__()
-        self.committed = numbered(950)
-        with connect(dsn) as conn:
-            narrow_partitions(conn, width=1_000, count=10)
-            insert_numbered(conn, topic, 950)
-
-    def _write(self) -> None:
-        with connect(self._dsn) as conn:
-            while not self._end.wait(0.1):
-                number = len(self.committed)
-                insert_numbered(conn, self._topic, 10, start=number)
-                self.committed += numbered(10, start=number)
-                half = insert(conn, self._topic, "h", f"h:{number}", state="UNKNOWN", producer_group="faults")
-                # A key of its own for each: delayed messages leave the order by declared rule.
-                due = conn.execute("SELECT clock_timestamp() + interval '200 ms'").fetchone()
-                assert due is not None
-                insert(conn, self._topic, f"d{number}", f"d{number}:1", deliver_at=due[0])
-                assert decide(conn, half, "COMMITTED") == 1
-                self.committed += [("h", number), (f"d{number}", 1)]
+    def _write_others(self, conn: Connection, number: int) -> None:
+        half = insert(conn, self._topic, "h", f"h:{number}", state="UNKNOWN", producer_group="faults")
+        # A key of its own for each: delayed messages leave the order by declared rule.
+        due = conn.execute("SELECT clock_timestamp() + interval '200 ms'").fetchone()
+        assert due is not None
+        insert(conn, self._topic, f"d{number}", f"d{number}:1", deliver_at=due[0])
+        assert decide(conn, half, "COMMITTED") == 1
+        self.committed += [("h", number), (f"d{number}", 1)]
 
 
 def die_and_recover(servers: str, database: str, topic: str, step: str, number: int) -> str:

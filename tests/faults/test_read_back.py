@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from outbox_local.stack.api import Stack
-from tests.support.background_load import BackgroundLoad
+from tests.support.background_load import NumberedLoad
 from tests.support.bystander import Bystander
 from tests.support.kafka_records import compare, read_topic
-from tests.support.plain_inserts import connect, insert_numbered, numbered, wait_published
+from tests.support.plain_inserts import connect, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeDatabase, MakeTopic
 
@@ -30,24 +30,6 @@ STEPS = (
 FOUND = "messages in doubt are in Kafka"
 
 
-class Load(BackgroundLoad):
-    """What is committed while relays die."""
-
-    def __init__(self, dsn: str, topic: str) -> None:
-        self._dsn, self._topic = dsn, topic
-        super().__init__()
-        self.committed = numbered(1000)
-        with connect(dsn) as conn:
-            insert_numbered(conn, topic, len(self.committed))
-
-    def _write(self) -> None:
-        with connect(self._dsn) as conn:
-            while not self._end.wait(0.05):
-                number = len(self.committed)
-                insert_numbered(conn, self._topic, 20, start=number)
-                self.committed += numbered(20, start=number)
-
-
 @pytest.mark.feature("H-43")
 def test_killed_relays_leave_no_duplicates(
     private_stack: Stack, make_private_database: MakeDatabase, make_private_topic: MakeTopic
@@ -55,7 +37,7 @@ def test_killed_relays_leave_no_duplicates(
     """After each kill a relay settles what is in doubt: one that dies meanwhile, too, may leave duplicates."""
     database, topic = make_private_database(), make_private_topic()
     servers = private_stack.bootstrap_servers
-    load, found = Load(database, topic), 0
+    load, found = NumberedLoad(database, topic, before=1000, few=20, pause=0.05, is_narrow=False), 0
     with connect(database) as conn, load.running():
         bystander = Bystander(conn, make_private_topic(), servers)
         for step, when, number in STEPS:

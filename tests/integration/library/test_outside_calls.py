@@ -18,6 +18,9 @@ from tests.support.waiting import wait_until
 GROUP = "payments"
 STATE = "SELECT status FROM outbox.message_status WHERE message_id = %s"
 Conn = psycopg.Connection[Any]
+RESULTS = pytest.mark.parametrize(
+    ("payment", "state", "status"), [("p", "charged", "COMMITTED"), ("q", "declined", "ROLLED_BACK")]
+)
 
 
 class Provider:
@@ -56,6 +59,10 @@ def conn(database: str) -> Any:
         yield conn
 
 
+def charging(dsn: str, provider: Provider) -> OutsideCall[Conn, str]:
+    return OutsideCall(Outbox(GROUP), lambda: psycopg.connect(dsn), call=provider.charge, settle=settle)
+
+
 def begin(dsn: str, charge: OutsideCall[Conn, str], payment: str) -> Any:
     with psycopg.connect(dsn) as conn:
         conn.execute("INSERT INTO public.payment VALUES (%s, 'pending')", [payment])
@@ -72,16 +79,12 @@ def paid(conn: Conn, payment: str) -> Any:
     return conn.execute("SELECT state FROM public.payment WHERE id = %s", [payment]).fetchone()
 
 
-@pytest.mark.parametrize(
-    ("payment", "state", "status"), [("p", "charged", "COMMITTED"), ("q", "declined", "ROLLED_BACK")]
-)
+@RESULTS
 def test_the_result_of_a_call_decides_the_message_and_the_rows(
     database: str, conn: Conn, payment: str, state: str, status: str
 ) -> None:
     provider = Provider()
-    charge = OutsideCall(
-        Outbox(GROUP), lambda: psycopg.connect(database), call=provider.charge, settle=settle
-    )
+    charge = charging(database, provider)
     half = begin(database, charge, payment)
     assert charge.run(half) == state
     assert conn.execute(STATE, [half.message_id]).fetchone() == (status,)
@@ -89,16 +92,12 @@ def test_the_result_of_a_call_decides_the_message_and_the_rows(
     assert charge.run(half) == state, "once more is as good as once"
 
 
-@pytest.mark.parametrize(
-    ("payment", "state", "status"), [("p", "charged", "COMMITTED"), ("q", "declined", "ROLLED_BACK")]
-)
+@RESULTS
 def test_a_check_settles_the_rows_of_a_call_whose_answer_was_lost(
     database: str, conn: Conn, payment: str, state: str, status: str
 ) -> None:
     provider = Provider()
-    charge = OutsideCall(
-        Outbox(GROUP), lambda: psycopg.connect(database), call=provider.charge, settle=settle
-    )
+    charge = charging(database, provider)
     half = begin(database, charge, payment)
     provider.fails = TimeoutError("no answer")
     with pytest.raises(TimeoutError):

@@ -7,29 +7,19 @@ A variant of the driver is a flag of the world: a statement, or an operator's co
 from __future__ import annotations
 
 import functools
-import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from outbox_relay.publisher import core as product
 from tests.support.core_search.directed import SCRIPTS
 from tests.support.core_search.schedules import run
+from tests.support.searching import Edit, changed
 
 LIST = Path(__file__).with_name("variants.toml")
-PACKAGE = "outbox_relay.publisher.core"
 FILES = ("values", "memory", "topics", "sources", "streams", "transactions", "holds", "read_back", "core")
 """The modules of the core, each after those that it imports."""
 SEED = "variants"
-
-
-class Edit(NamedTuple):
-    """A text of a file of the core, and what replaces it."""
-
-    file: str
-    old: str
-    new: str
 
 
 class Variant(NamedTuple):
@@ -62,12 +52,6 @@ def listed() -> tuple[Variant, ...]:
 VARIANTS = listed()
 
 
-def sources() -> dict[str, str]:
-    """Return the text of each file of the core."""
-    folder = Path(str(product.__file__)).parent
-    return {name: (folder / f"{name}.py").read_text(encoding="utf-8") for name in FILES}
-
-
 @functools.cache
 def core_with(edits: tuple[Edit, ...]) -> Any:
     """Return the core of changed sources.
@@ -75,17 +59,7 @@ def core_with(edits: tuple[Edit, ...]) -> Any:
     Raises:
         LookupError: A file does not have a text once.
     """
-    texts = sources()
-    for edit in edits:
-        if texts[edit.file].count(edit.old) != 1:
-            raise LookupError(f"{edit.file}.py has {texts[edit.file].count(edit.old)} times: {edit.old}")
-        texts[edit.file] = texts[edit.file].replace(edit.old, edit.new)
-    prefix = f"core_without_{abs(hash(edits)):x}"
-    for name, text in texts.items():
-        module = ModuleType(f"{prefix}.{name}")
-        sys.modules[module.__name__] = module
-        exec(compile(text.replace(f"{PACKAGE}.", f"{prefix}."), module.__name__, "exec"), module.__dict__)
-    return sys.modules[f"{prefix}.core"].Core
+    return changed(product, FILES, edits)["core"].Core
 
 
 def faults_of(variant: Variant, number: int, *, seed: str = SEED) -> set[str]:

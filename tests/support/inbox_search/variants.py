@@ -6,17 +6,15 @@ A variant changes the very sources that consumers run: a text of a file becomes 
 from __future__ import annotations
 
 import functools
-import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from outbox.inbox import core as product
 from tests.support.inbox_search.schedules import run
 from tests.support.inbox_search.world import Core
+from tests.support.searching import Edit, changed
 
-PACKAGE = "outbox.inbox.core"
 FILES = ("tracker", "key_queues", "full_keys", "suspects", "partitions", "rounds", "hands", "retries")
 """The modules of the core, each after those that it imports."""
 SEED = "variants"
@@ -48,17 +46,7 @@ def core_with(file: str, old: str, new: str) -> Core:
     Raises:
         LookupError: The file does not have the text once.
     """
-    folder = Path(str(product.__file__)).parent
-    texts = {name: (folder / f"{name}.py").read_text(encoding="utf-8") for name in FILES}
-    if texts[file].count(old) != 1:
-        raise LookupError(f"{file}.py has {texts[file].count(old)} times: {old}")
-    texts[file] = texts[file].replace(old, new)
-    prefix = f"inbox_core_without_{abs(hash((file, old, new))):x}"
-    for name, text in texts.items():
-        module = ModuleType(f"{prefix}.{name}")
-        sys.modules[module.__name__] = module
-        exec(compile(text.replace(f"{PACKAGE}.", f"{prefix}."), module.__name__, "exec"), module.__dict__)
-    found = {name: sys.modules[f"{prefix}.{name}"] for name in ("partitions", "hands", "retries")}
+    found: Any = changed(product, FILES, [Edit(file, old, new)])
     return Core(found["partitions"].Partitions, found["hands"].Hands, found["retries"].Retries)
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import pytest
 
+from outbox_relay.publisher import core
 from outbox_relay.publisher.core import Core
 from tests.support.core_search import variants
 from tests.support.core_search.directed import SCRIPTS
 from tests.support.core_search.exhaustive import Reached, Small, explore
 from tests.support.core_search.schedules import EXACTLY_ONCE, repeat, run
-from tests.support.core_search.variants import VARIANTS, Variant
+from tests.support.core_search.variants import FILES, VARIANTS, Variant
+from tests.support.searching import Edit, sources
 
 SEED = "check"
 SCHEDULES = 70
@@ -54,13 +56,13 @@ def test_the_core_is_sound_in_each_script(name: str) -> None:
 
 
 def test_a_core_that_merely_crashes_is_not_caught() -> None:
-    broken = variants.Edit("core", "        self.is_stopping = True\n", "        raise KeyError(self)\n")
+    broken = Edit("core", "        self.is_stopping = True\n", "        raise KeyError(self)\n")
     variant = Variant("", "R1", "hand-overs", edits=(broken,))
     assert not variants.catching(variant, 5)
 
 
 def test_each_edit_of_a_variant_changes_one_place() -> None:
-    texts = variants.sources()
+    texts = sources(core, FILES)
     stale = [
         f"{variant.name}: {edit.file}.py has its text {texts[edit.file].count(edit.old)} times, not once"
         for variant in VARIANTS
