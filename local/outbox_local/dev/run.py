@@ -13,7 +13,7 @@ from types import FrameType
 
 from outbox_local.dev.claim import Running, claim
 from outbox_local.dev.outset import bring_schema, bring_topics
-from outbox_local.dev.processes import Processes
+from outbox_local.dev.processes import ProcessError, Processes
 from outbox_local.dev.screen import Screen
 from outbox_local.dev.servers import Servers, serving
 from outbox_local.stack.api import STOPPING
@@ -67,6 +67,9 @@ def run_session(session: Session, screen: Screen) -> None:
                     while not end.wait(CHECK_S) and not screen.broken.is_set():
                         servers.require()
                         processes.tend()
+                except ProcessError:
+                    servers.require_settled()
+                    raise
                 finally:
                     screen.report(STOPPING)
                     processes.stop(at_once)

@@ -11,7 +11,7 @@ from pathlib import Path
 from outbox_local.stack.api import STOPPING
 from outbox_local.stack.choice import Kind
 from outbox_local.stack.given import check_kafka, check_postgres
-from outbox_local.stack.lifecycle import bring_down, bring_up, running_stack
+from outbox_local.stack.lifecycle import bring_down, bring_up, running_stack, settled_stack
 from outbox_local.stack.ports import taken
 from outbox_local.stack.prepare import Report, StackOptions
 from outbox_local.stack.process import Identity
@@ -34,6 +34,11 @@ class Servers:
         """Check that the stack still runs; raises StackError, with what is down, when it does not."""
         if self.directory is not None:
             running_stack(self.directory)
+
+    def require_settled(self) -> None:
+        """Check the same, after an `outbox down` that is under way: what it ends first is not what is down."""
+        if self.directory is not None:
+            settled_stack(self.directory)
 
 
 @contextlib.contextmanager

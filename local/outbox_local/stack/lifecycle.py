@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 from pathlib import Path
 
 from outbox_local.stack import compose
@@ -64,6 +66,16 @@ def running_stack(directory: Path) -> State:
             f"the stack in {directory} is down ({what} not run): `outbox up` starts it again with its data"
         )
     return state
+
+
+def settled_stack(directory: Path) -> State:
+    """Find the stack as `running_stack` does, once an `outbox down` or `outbox up` that is under way has ended.
+
+    PostgreSQL refuses its users seconds before the last server of the stack is gone.
+    """
+    with contextlib.suppress(FileNotFoundError), (directory / "lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+    return running_stack(directory)
 
 
 def bring_down(directory: Path, *, with_data: bool = False) -> State | None:

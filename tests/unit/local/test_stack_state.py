@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from outbox_local.stack.choice import Kind
-from outbox_local.stack.lifecycle import bring_down, running_stack
+from outbox_local.stack.lifecycle import bring_down, running_stack, settled_stack
 from outbox_local.stack.process import Identity
 from outbox_local.stack.state import ServerState, State, state_directory, state_path
+from outbox_relay.downloads.cache import locked
 from outbox_relay.downloads.errors import StackError
 
 
@@ -83,3 +86,21 @@ def test_state_directory_is_the_given_then_the_environment_then_here(
     monkeypatch.setenv("OUTBOX_STATE", str(tmp_path / "environment"))
     assert state_directory() == tmp_path / "environment"
     assert state_directory(tmp_path / "given") == tmp_path / "given"
+
+
+def test_stack_that_is_going_down_is_found_down_and_not_running(tmp_path: Path) -> None:
+    """`outbox down` holds the lock until the last process is gone; the first one's users fail before."""
+    with subprocess.Popen(["sleep", "600"]) as server:
+        state = a_state(tmp_path)
+        state.supervisor = state.postgres.process = Identity.of(server.pid)
+        state.save()
+        assert settled_stack(tmp_path).running()
+        with ThreadPoolExecutor(1) as pool:
+            with locked(tmp_path / "lock"):
+                found = pool.submit(settled_stack, tmp_path)
+                with pytest.raises(TimeoutError):
+                    found.result(0.2)
+                server.kill()
+                server.wait()
+            with pytest.raises(StackError, match="is down"):
+                found.result(10)
