@@ -89,7 +89,7 @@ class ExportedMessages:
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, OSError) as error:
             raise OperatorError(
                 f"{self._path}, line {number}: {type(error).__name__}: {error}; expected a published message as JSON, "
-                "as docs/how-to/consume.md has it"
+                "as docs/how-to/replay.md has it"
             ) from error
 
 

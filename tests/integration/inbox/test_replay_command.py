@@ -293,7 +293,7 @@ EXPORT = """
         'body', encode(h.body, 'base64'), 'headers', h.headers, 'tags', tags, 'index_keys', index_keys)::text
     FROM outbox.message_status m JOIN outbox.message h USING (id, born_at, tags, index_keys, position)
 """
-"""The lines that docs/how-to/consume.md has a query of the warehouse write."""
+"""The lines that docs/how-to/replay.md has a query of the warehouse write."""
 
 
 def test_messages_of_a_file_are_replayed(read: InboxStage, topic: str, tmp_path: Path) -> None:
