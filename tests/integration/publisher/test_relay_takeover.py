@@ -125,13 +125,13 @@ def test_the_sweep_publishes_what_was_only_recorded(
     assert values(bootstrap_servers, topic) == list(range(10))
 
 
-RUNNING = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "operations" / "running.md"
+REPLICATION = Path(__file__).resolve().parents[3] / "docs" / "operations" / "postgresql.md"
 
 
 def test_a_copy_by_logical_replication_goes_on_after_the_pages_statement(
     database: str, bootstrap_servers: str, topic: str
 ) -> None:
-    (statement,) = re.findall(r"```sql\n(.*?;)\s*```", RUNNING.read_text(encoding="utf-8"), re.DOTALL)
+    (statement,) = re.findall(r"```sql\n(.*?;)\s*```", REPLICATION.read_text(encoding="utf-8"), re.DOTALL)
     with psycopg.connect(database, autocommit=True) as conn:
         send(conn, topic, 20)
         run_relay(database, bootstrap_servers, 20)
