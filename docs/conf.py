@@ -1,4 +1,4 @@
-"""The documentation site: Sphinx reads these pages as they are, and the reference of commands from the code.
+"""The documentation site: Sphinx reads these pages as they are, commands and metrics from the code.
 
 `make docs` writes build/docs; a broken link, or a page in no table of contents, fails it.
 """
@@ -11,6 +11,9 @@ from importlib.metadata import version as installed
 from typing import Any
 
 from docutils import nodes
+
+from outbox.inbox.metrics import METRICS as CONSUMER
+from outbox_relay.monitoring.catalogue import CHECKER, FIGURES, RELAY
 
 # Until the package is on PyPI, pip can install it from a checkout only, as the pages have it: pip install '.[relay]'.
 RELEASED = False
@@ -42,6 +45,22 @@ def with_install_line(text: str) -> str:
     )
 
 
+METRICS = {"relay": RELAY, "checker": CHECKER, "database": FIGURES, "consumer": CONSUMER}
+
+
+def with_metrics(text: str) -> str:
+    """Return a page with a table of metrics, from their catalogue, in place of each block `metrics`."""
+
+    def table(found: re.Match[str]) -> str:
+        rows = [
+            f"| `{name}{'_total' * (one.kind == 'counter')}` | {', '.join(one.labels) or '–'} | {one.text} |"
+            for name, one in METRICS[found[1]].items()
+        ]
+        return "\n".join(["| metric | labels besides | meaning |", "|---|---|---|", *rows])
+
+    return re.sub(r"^```\{metrics\} (\w+)\n```$", table, text, flags=re.MULTILINE)
+
+
 def without_folder(text: str, folder: str) -> str:
     """Return a listing without the folder in which this site is built, which the heads of differences name."""
     return text.replace(f"{folder}/", "")
@@ -51,7 +70,7 @@ def setup(app: Any) -> None:
     """Let Sphinx pass pages and listings through the functions above."""
 
     def read(app: Any, name: str, source: list[str]) -> None:
-        source[0] = with_install_line(source[0])
+        source[0] = with_metrics(with_install_line(source[0]))
 
     def listed(app: Any, doctree: nodes.document) -> None:
         for node in doctree.findall(nodes.literal_block):

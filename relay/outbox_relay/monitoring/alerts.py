@@ -1,6 +1,6 @@
 """Alert rules for Prometheus: what to page somebody for, and what can wait for the morning.
 
-One list is the source of the rule file, of the table in docs/operations/metrics.md and of the runbook's headings. Rules
+One list is the source of the rule file and of the headings of the runbook docs/operations/alerts.md. Rules
 take the maximum over processes, because two may serve the figures of a database while lane 0 moves.
 """
 
