@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -26,11 +27,12 @@ def test_each_file_of_statements_belongs_to_a_process() -> None:
     assert not homeless, f"add to PROCESSES of tests/support/drawing.py which process runs: {homeless}"
 
 
-def test_each_path_on_the_page_exists() -> None:
-    named = PATH.findall(PAGE.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("page", [PAGE, ROOT / "CONTRIBUTING.md"], ids=lambda page: str(page.name))
+def test_each_path_on_the_page_exists(page: Path) -> None:
+    named = PATH.findall(page.read_text(encoding="utf-8"))
     assert len(named) > 80, "the paths were read"
     missing = sorted({path for path in named if not (ROOT / path).exists()})
-    assert not missing, f"{PAGE.name} names what is not there (moved? then name its new place): {missing}"
+    assert not missing, f"{page.name} names what is not there (moved? then name its new place): {missing}"
 
 
 def test_each_room_that_is_a_folder_is_on_the_page() -> None:
