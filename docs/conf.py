@@ -1,4 +1,4 @@
-"""The documentation site: Sphinx reads these pages as they are, commands and metrics from the code.
+"""The documentation site: Sphinx reads these pages as they are, commands, metrics and columns from the code.
 
 `make docs` writes build/docs; a broken link, or a page in no table of contents, fails it.
 """
@@ -13,6 +13,8 @@ from typing import Any
 from docutils import nodes
 
 from outbox.inbox.metrics import METRICS as CONSUMER
+from outbox_etl.warehouse.mart_tables import DAYS, MARTS
+from outbox_etl.warehouse.tables import CORE
 from outbox_relay.monitoring.catalogue import CHECKER, FIGURES, RELAY
 
 # Until the package is on PyPI, pip can install it from a checkout only, as the pages have it: pip install '.[relay]'.
@@ -46,19 +48,29 @@ def with_install_line(text: str) -> str:
 
 
 METRICS = {"relay": RELAY, "checker": CHECKER, "database": FIGURES, "consumer": CONSUMER}
+TABLES = {table.name: table for table in (*CORE, *MARTS, DAYS)}
 
 
-def with_metrics(text: str) -> str:
-    """Return a page with a table of metrics, from their catalogue, in place of each block `metrics`."""
+def metrics_of(name: str) -> str:
+    """Return a table of the metrics of one kind of process."""
+    rows = [
+        f"| `{name}{'_total' * (one.kind == 'counter')}` | {', '.join(one.labels) or '–'} | {one.text} |"
+        for name, one in METRICS[name].items()
+    ]
+    return "\n".join(["| metric | labels besides | meaning |", "|---|---|---|", *rows])
 
-    def table(found: re.Match[str]) -> str:
-        rows = [
-            f"| `{name}{'_total' * (one.kind == 'counter')}` | {', '.join(one.labels) or '–'} | {one.text} |"
-            for name, one in METRICS[found[1]].items()
-        ]
-        return "\n".join(["| metric | labels besides | meaning |", "|---|---|---|", *rows])
 
-    return re.sub(r"^```\{metrics\} (\w+)\n```$", table, text, flags=re.MULTILINE)
+def columns_of(name: str) -> str:
+    """Return a table of the columns of one table of the warehouse."""
+    rows = [f"| `{one.name}` | {one.type} | {one.comment} |" for one in TABLES[name].columns]
+    return "\n".join(["| column | type | meaning |", "|---|---|---|", *rows])
+
+
+def with_tables(text: str) -> str:
+    """Return a page with tables from the code in place of its blocks `metrics` and `columns`."""
+    made = {"metrics": metrics_of, "columns": columns_of}
+    block = re.compile(r"^```\{(metrics|columns)\} (\w+)\n```$", re.MULTILINE)
+    return block.sub(lambda found: made[found[1]](found[2]), text)
 
 
 def without_folder(text: str, folder: str) -> str:
@@ -70,7 +82,7 @@ def setup(app: Any) -> None:
     """Let Sphinx pass pages and listings through the functions above."""
 
     def read(app: Any, name: str, source: list[str]) -> None:
-        source[0] = with_metrics(with_install_line(source[0]))
+        source[0] = with_tables(with_install_line(source[0]))
 
     def listed(app: Any, doctree: nodes.document) -> None:
         for node in doctree.findall(nodes.literal_block):

@@ -20,7 +20,9 @@ PAGES = [
     ROOT / "README.md",
     *(path for path in sorted((ROOT / "docs").rglob("*.md")) if "adr" not in path.parts and path != FEATURES),
 ]
-MADE = re.compile(r"<!-- (drawn|measured|extrapolated): .*?<!-- (end|measured|extrapolated): .*?-->", re.DOTALL)
+MADE = re.compile(
+    r"<!-- (drawn|measured|extrapolated): .*?<!-- (end|measured|extrapolated): .*?-->", re.DOTALL
+)
 """What programs write into pages."""
 CODE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 END = re.compile(r"(?<=[.:;])\s+|\n\n|\n- |\n\d+\. |\|")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import click
 import pytest
@@ -20,10 +18,9 @@ from outbox_relay.monitoring.relays import observe_relays
 from outbox_relay.monitoring.server import PATHS, AddressError, Monitoring, MonitoringServer
 from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.vitals import Vitals
+from tests.support import site
 from tests.support.scraping import get, probe, scrape
 from tests.support.waiting import wait_until
-
-DOCS = Path(__file__).parents[3] / "docs"
 
 
 @pytest.fixture
@@ -148,12 +145,7 @@ def test_prometheus_may_ask_for_openmetrics(monitoring: Monitoring, port: int) -
 
 
 def test_the_site_describes_each_metric_and_no_other() -> None:
-    spec = importlib.util.spec_from_file_location("conf_of_docs", DOCS / "conf.py")
-    assert spec is not None
-    assert spec.loader is not None
-    conf = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(conf)
-    page = conf.with_metrics((DOCS / "operations" / "metrics.md").read_text(encoding="utf-8"))
+    page = site.page("operations/metrics.md")
     described = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `outbox_")}
     kinds = {name: one.kind for name, one in METRICS.items()}
     kinds |= {name: one.kind for name, one in MEMBER_METRICS.items()}
