@@ -63,7 +63,11 @@ def test_each_statement_of_the_page_runs_as_a_reader_and_finds_what_is_there(
         life = reader.execute(LIFE.replace("id = 1", f"id = {half[0]}").encode()).fetchall()
         assert life[0][1:4] == ("transition", None, "UNKNOWN")
         assert reader.execute(LIFE.replace("id = 1", f"id = {id}").encode()).fetchall() == []
-    assert sorted(row[:3] for row in rows["hour"]) == [("orders", 1, 0), ("payments", 1, 0), ("reminders", 1, 0)]
+    assert sorted(row[:3] for row in rows["hour"]) == [
+        ("orders", 1, 0),
+        ("payments", 1, 0),
+        ("reminders", 1, 0),
+    ]
     assert [row[:3] for row in rows["half"]] == [("orders", "UNKNOWN", 1)]
     assert [row[:3] for row in rows["waiting"]] == [("reminders", "delayed", 1)]
     assert rows["failing"] == [("points", "orders", "dead", "KeyError", 1, 16, None)]
