@@ -47,7 +47,7 @@ def with_install_line(text: str) -> str:
     )
 
 
-METRICS = {"relay": RELAY, "checker": CHECKER, "database": FIGURES, "consumer": CONSUMER}
+METRICS: dict[str, Any] = {"relay": RELAY, "checker": CHECKER, "database": FIGURES, "consumer": CONSUMER}
 TABLES = {table.name: table for table in (*CORE, *MARTS, DAYS)}
 
 
