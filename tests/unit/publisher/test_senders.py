@@ -1,4 +1,7 @@
-"""A producer of the exactly-once mode takes no call for done that failed a moment ago."""
+"""A producer of the exactly-once mode takes no call for done that failed a moment ago, and notes lost connections.
+
+librdkafka may ask twice to end a transaction when a connection is lost, and a late copy would end the next one.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,12 @@ from typing import Any
 
 import pytest
 
+from outbox_relay.publisher.core.values import Batch, Proof
 from outbox_relay.publisher.hands.senders import Sender
+from outbox_relay.publisher.hands.transactional import TransactionalWires
+
+SETTINGS = {"bootstrap.servers": "127.0.0.1:9"}
+LOST = "127.0.0.1:9/1: Disconnected (after 7ms in state UP)"
 
 
 @pytest.mark.parametrize(("error", "is_confirmed"), [(None, True), (TimeoutError("no reply"), False)])
@@ -22,3 +30,43 @@ def test_a_call_that_failed_confirms_nothing(error: Exception | None, *, is_conf
         call.set_exception(error)
     assert (sender.is_confirmed, sender.is_delivered) == (is_confirmed, is_confirmed)
     sender.close()
+
+
+class Kafka:
+    """A producer whose `poll` does the next thing of a list."""
+
+    def __init__(self, *steps: Any) -> None:
+        self.steps = [*steps]
+
+    def poll(self, _: float) -> None:
+        """Do the next one."""
+        self.steps.pop(0)()
+
+
+def ending(*steps: Any) -> tuple[TransactionalWires, Sender, Batch]:
+    """Return wires whose one producer ends a transaction."""
+    wires, sender = TransactionalWires(SETTINGS, "outbox-test"), Sender(SETTINGS, "outbox-test-0")
+    sender.clear()
+    batch = Batch(Proof(1, ""), (), is_probe=False, state="ending")
+    sender.batch, sender.call, wires._senders = batch, Future[Any](), [sender]
+    sender.close()
+    sender.kafka = Kafka(*steps)  # type: ignore[assignment]
+    return wires, sender, batch
+
+
+def test_a_connection_that_was_lost_before_the_end_was_confirmed_is_noted_before_that_counts() -> None:
+    """Its line comes behind the first `poll`, with the confirmation."""
+    wires, sender, batch = ending(lambda: sender.call.set_result(None), lambda: sender.disturbance.note(LOST))
+    assert (wires.events(), wires.is_tainted) == ([], False)
+    assert (wires.events(), wires.is_tainted) == ([batch], True)
+
+
+def test_a_connection_that_was_lost_shortly_before_may_have_been_lost_again() -> None:
+    """For half a minute librdkafka does not report the same failure of a broker again."""
+    wires, sender, batch = ending(lambda: None)
+    sender.disturbance.note(LOST)
+    sender.clear()
+    sender.batch, sender.call = batch, Future[Any]()
+    sender.call.set_result(None)
+    assert not sender.is_disturbed
+    assert (wires.events(), wires.is_tainted) == ([batch], True)

@@ -56,6 +56,7 @@ class Sender:
         self.call: Future[Any] | None = None
         self.since = 0.0
         self._calm_until = self.disturbance.until
+        self._begun_at = time.monotonic()
 
     def poll(self, seconds: float) -> None:
         """Collect deliveries. What an ended producer raises, it raises again for `events`."""
@@ -74,6 +75,11 @@ class Sender:
     def is_disturbed(self) -> bool:
         """Whether a connection was lost since the batch began: a request may have been sent twice."""
         return self.disturbance.until > self._calm_until
+
+    @property
+    def may_be_disturbed(self) -> bool:
+        """Whether one may have been lost since the batch began: librdkafka reports none soon after the last one."""
+        return self.disturbance.until > self._begun_at
 
     @property
     def is_delivered(self) -> bool:

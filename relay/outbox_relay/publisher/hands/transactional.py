@@ -218,26 +218,29 @@ class TransactionalWires:
         for sender in sorted(self._senders, key=_number_of):
             batch = sender.batch
             error: KafkaError | None = None
+            is_committed = self._is_committed(
+                sender
+            )  # asked first: then `poll` has noted all that was before it
             try:
                 sender.kafka.poll(0)
             except KafkaException as raised:
                 error = raised.args[0]
             if batch is None and error is None:
                 continue
-            failed = self._failure_of(sender, error)
+            failed = self._failure_of(sender, error, is_committed=is_committed)
             if failed is not None:
                 return [*found, failed]
             if batch is not None and batch.state == "begun" and sender.is_delivered:
                 for wire in sender.wires.values():
                     check_offsets(wire.acknowledged)
                 found.append(batch)
-            elif batch is not None and self._is_committed(sender):
-                self.is_tainted |= sender.is_disturbed
+            elif batch is not None and is_committed:
+                self.is_tainted |= sender.may_be_disturbed
                 sender.batch = None
                 found.append(batch)
         return found
 
-    def _failure_of(self, sender: Sender, error: KafkaError | None) -> Failed | None:
+    def _failure_of(self, sender: Sender, error: KafkaError | None, *, is_committed: bool) -> Failed | None:
         if error is None and (failed := self._hand_over(sender)) is not None:
             return failed
         raised = sender.call.exception() if sender.call is not None and sender.call.done() else None
@@ -251,7 +254,7 @@ class TransactionalWires:
             return self._end_of(sender, error)
         if sender.call is not None and not sender.call.done() and time.monotonic() - sender.since > GIVE_UP_S:
             return Failed("_TIMED_OUT", f"Kafka did not reply to a call for {GIVE_UP_S:g} s")
-        if sender.is_disturbed and not self._is_committed(sender):
+        if sender.is_disturbed and not is_committed:
             return Failed("_TRANSPORT", "a connection was lost while a transaction was open")
         return None
 
