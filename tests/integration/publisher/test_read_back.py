@@ -26,6 +26,9 @@ from tests.support.servers import MakeTopic
 from tests.support.waiting import wait_until
 
 PLACES = 'SELECT message_id::text, "offset" FROM outbox.message_status WHERE topic = %s ORDER BY id'
+TOOK_OVER = """
+    INSERT INTO outbox.failover (system_identifier, timeline, from_system_identifier, from_timeline) VALUES (1, 2, 1, 1)
+"""
 PENDING = "SELECT count(*) FROM outbox.message_status WHERE status = 'COMMITTED' AND waiting IS NULL"
 
 
@@ -115,6 +118,18 @@ def test_an_open_transaction_of_another_producer_hides_nothing(
         sent_before(bootstrap_servers, one, (message_id, "k", "1"))
         take_over(database, bootstrap_servers)
     assert conn.execute(PLACES, [one]).fetchall() == [(message_id, 1)]
+
+
+def test_an_open_transaction_of_another_servers_relay_proves_nothing(
+    database: str, bootstrap_servers: str, conn: Connection, one: str
+) -> None:
+    """A restored backup need not know that its original delivers exactly once, and Kafka aborts what that one began."""
+    [message_id] = leave_in_doubt(database, bootstrap_servers, one, ("k", "1"))
+    conn.execute(TOOK_OVER)
+    with kafka_transaction(bootstrap_servers, f"left-{one}", commit=False) as producer:
+        produce(producer, one, (message_id, "k", "1"))
+        take_over(database, bootstrap_servers)
+    assert bodies(bootstrap_servers, one) == ["1"]
 
 
 def test_what_was_published_in_front_of_the_last_recorded_offset_proves_nothing(

@@ -68,5 +68,5 @@ ON CONFLICT (batch, shard) DO UPDATE
 SET digest = excluded.digest, ids = excluded.ids, positions = excluded.positions, partitions = excluded.partitions
 
 -- name: was_exactly_once
--- Whether Kafka may have records of these lanes that were aborted.
-SELECT EXISTS (SELECT FROM outbox.exactly_once x WHERE x.lanes && %(lanes)s::smallint[])
+-- Whether Kafka may have records of these lanes that were aborted. What another server sent, this one need not know.
+SELECT EXISTS (SELECT FROM outbox.exactly_once x WHERE x.lanes && %(lanes)s::smallint[]) OR EXISTS (SELECT FROM outbox.failover)
