@@ -38,6 +38,7 @@ from outbox_relay.text.logs import Log
 KEEP_EVERY_S = 3600.0
 """How often a batch goes out at least, with nothing in it: Kafka forgets what a group without members last committed
 too long ago (`offsets.retention.minutes`, a week)."""
+STUCK = "Kafka ends what was open when each of its partitions has enough in-sync replicas, and nothing is sent before"
 
 log = Log("relay")
 
@@ -165,6 +166,8 @@ class ExactlyOnce:
         text = readable(error)
         if (refused := refusal(code, text, self.wires.name)) is not None:
             raise refused
+        if code == "CONCURRENT_TRANSACTIONS":
+            text += f"; {STUCK}"
         log.warning("delivery failed", text=f"{code}: {text}", next_try_in_s=self._pause.begin(now))
 
     def is_idle(self, now: float) -> bool:
