@@ -3,17 +3,15 @@
 
 -- The shards whose messages go to Kafka in transactions.
 CREATE TABLE outbox.exactly_once (
-    shard             text       PRIMARY KEY CHECK (shard ~ '^[1-9][0-9]*/[1-9][0-9]*$'),
-    name              text       NOT NULL,
-    system_identifier bigint     NOT NULL,
-    lanes             smallint[] NOT NULL,
-    is_over           boolean    NOT NULL DEFAULT false
+    shard   text       PRIMARY KEY CHECK (shard ~ '^[1-9][0-9]*/[1-9][0-9]*$'),
+    name    text       NOT NULL,
+    lanes   smallint[] NOT NULL,
+    is_over boolean    NOT NULL DEFAULT false
 );
 COMMENT ON TABLE outbox.exactly_once IS 'The shards whose messages go to Kafka in transactions.';
 COMMENT ON COLUMN outbox.exactly_once.name IS
     'the consumer group whose offsets are numbers of batches; with -0 and -1, the transactional ids of the two producers';
 COMMENT ON COLUMN outbox.exactly_once.is_over IS 'they do no more; Kafka has records of transactions that were aborted';
-COMMENT ON COLUMN outbox.exactly_once.system_identifier IS 'the server on which the name was made: a copy has ids of its own';
 
 -- What each batch has that Kafka may have: written before it is sent. The last committed one stays. By batch first: those that are deleted
 -- are named, and a held snapshot keeps them in the index. Not a foreign key: each batch would

@@ -24,7 +24,6 @@ NUMBERS = "SELECT batch, digest, ids FROM outbox.intent ORDER BY batch"
 BEGIN = {
     "shard": SHARD,
     "name": "outbox-1",
-    "system_identifier": 1,
     "lanes": "{0,1,2,3,4,5,6,7}",
     "digest": "",
 }
@@ -103,7 +102,7 @@ def test_a_shard_that_is_left_begins_again_under_another_name(conn: Connection) 
     assert conn.execute(STATEMENTS["known"], values).fetchall() == []
     assert conn.execute(STATEMENTS["was_exactly_once"], values).fetchone() == (True,)
     conn.execute(STATEMENTS["begin"], BEGIN | {"name": "outbox-2"})
-    assert conn.execute(STATEMENTS["known"], values).fetchall() == [(SHARD, "outbox-2", 1)]
+    assert conn.execute(STATEMENTS["known"], values).fetchall() == [(SHARD, "outbox-2")]
     assert conn.execute(STATEMENTS["intents"], {"shard": SHARD}).fetchall() == [(0, "")]
 
 

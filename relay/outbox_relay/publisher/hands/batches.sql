@@ -6,7 +6,7 @@ SELECT c.system_identifier, d.oid::bigint FROM pg_control_system() c, pg_databas
 
 -- name: known
 -- The shards that have some of these lanes, and under what names their batches are known to Kafka.
-SELECT x.shard, x.name, x.system_identifier FROM outbox.exactly_once x WHERE x.lanes && %(lanes)s::smallint[] AND NOT x.is_over
+SELECT x.shard, x.name FROM outbox.exactly_once x WHERE x.lanes && %(lanes)s::smallint[] AND NOT x.is_over
 ORDER BY x.shard
 
 -- name: intents
@@ -16,10 +16,8 @@ SELECT i.batch, i.digest FROM outbox.intent i WHERE i.shard = %(shard)s ORDER BY
 -- name: begin
 -- A shard is delivered exactly once from now on. Its batch 0 has no message.
 WITH begun AS (
-    INSERT INTO outbox.exactly_once (shard, name, system_identifier, lanes)
-    VALUES (%(shard)s, %(name)s, %(system_identifier)s, %(lanes)s::smallint[])
-    ON CONFLICT (shard) DO UPDATE
-    SET name = excluded.name, system_identifier = excluded.system_identifier, lanes = excluded.lanes, is_over = false
+    INSERT INTO outbox.exactly_once (shard, name, lanes) VALUES (%(shard)s, %(name)s, %(lanes)s::smallint[])
+    ON CONFLICT (shard) DO UPDATE SET name = excluded.name, lanes = excluded.lanes, is_over = false
 )
 INSERT INTO outbox.intent (shard, batch, digest, ids, positions, partitions)
 VALUES (%(shard)s, 0, %(digest)s, '{}', '{}', '{}')
@@ -30,6 +28,16 @@ WITH ended AS (
     DELETE FROM outbox.intent WHERE shard = %(shard)s
 )
 UPDATE outbox.exactly_once SET is_over = true WHERE shard = %(shard)s
+
+-- name: lock_shard
+-- Relays of two other shards, which have parts of its lanes, may prove it at the same time. No row: another one has.
+SELECT x.shard FROM outbox.exactly_once x WHERE x.shard = %(shard)s AND NOT x.is_over FOR UPDATE
+
+-- name: intend_last
+-- The batch with which a group ends that is left.
+INSERT INTO outbox.intent (shard, batch, digest, ids, positions, partitions)
+VALUES (%(shard)s, %(number)s, %(digest)s, '{}', '{}', '{}')
+ON CONFLICT (batch, shard) DO UPDATE SET digest = excluded.digest
 
 -- name: unrecorded
 -- The messages of batches that Kafka has, and that have no publication. Those that are gone had one: it was dropped with them.

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any
 
 import psycopg
@@ -42,6 +43,8 @@ FIRST = Proof(0, "")
 """The batch of a shard that begins."""
 ABSENT = Proof(-1, "")
 """What a group has committed of which Kafka knows nothing."""
+LEFT = "left"
+"""The digest of the last batch of a group that is left. No backup of the time before knows it."""
 PREFIX = "outbox-"
 
 log = Log("relay")
@@ -123,14 +126,19 @@ def require_transactions(conn: psycopg.Connection[Any], settings: Mapping[str, A
 
 
 def _base(conn: psycopg.Connection[Any], shard: Shard) -> str:
-    system_identifier, database = _identity(conn)
-    return f"{PREFIX}{system_identifier}-{database}-{shard.number}of{shard.count}"
+    return f"{_prefix(conn)}{shard.number}of{shard.count}"
 
 
-def _identity(conn: psycopg.Connection[Any]) -> tuple[int, int]:
+def _prefix(conn: psycopg.Connection[Any]) -> str:
+    """Return how the names begin that are made in this database of this server."""
     row = conn.execute(STATEMENTS["identity"]).fetchone()
     assert row is not None  # noqa: S101  (this database is there)
-    return int(row[0]), int(row[1])
+    return f"{PREFIX}{row[0]}-{row[1]}-"
+
+
+def _proven_by_another(shard: str) -> LeaseLostError:
+    """Return why a relay begins again: one of another division of the lanes proves the same batches."""
+    return LeaseLostError(f"another relay has proven the batches of shard {shard} meanwhile")
 
 
 @dataclass(slots=True)
@@ -157,28 +165,32 @@ class Proving:
         """
         kept: tuple[TransactionalWires, Proof] | None = None
         is_exact = self.lease.delivery is Guarantee.EXACTLY_ONCE
-        system_identifier, _ = _identity(self.conn)
+        prefix = _prefix(self.conn)
         values = {"lanes": array_text(self.lease.lanes)}
-        for shard, name, made_on in self.conn.execute(STATEMENTS["known"], values).fetchall():
+        for shard, name in self.conn.execute(STATEMENTS["known"], values).fetchall():
             wires = TransactionalWires(self.settings, name)
-            is_kept = is_exact and (shard, made_on) == (str(self.lease.shard), system_identifier)
+            is_here = name.startswith(prefix)
             try:
                 offset = self._prove(shard, wires)
-                self._record(shard, offset, is_kept=is_kept)
-                if is_kept:
+                self._record(shard, offset)
+                if is_exact and is_here and shard == str(self.lease.shard):
                     kept = wires, offset
+                else:
+                    self._leave(shard, wires, offset, is_here=is_here)
             finally:
                 if kept is None or kept[0] is not wires:
                     wires.close()
-        return self._begin(system_identifier) if is_exact and kept is None else kept
+        return self._begin() if is_exact and kept is None else kept
 
-    def _begin(self, system_identifier: int) -> tuple[TransactionalWires, Proof]:
-        """Begin a shard: from now on its messages go in transactions."""
-        name = f"{_base(self.conn, self.lease.shard)}-{self.lease.epoch}"
+    def _begin(self) -> tuple[TransactionalWires, Proof]:
+        """Begin a shard: from now on its messages go in transactions.
+
+        A backup that is restored issues epochs again, so they do not make a name that is new to Kafka.
+        """
+        name = f"{_base(self.conn, self.lease.shard)}-{self.lease.epoch}-{token_hex(4)}"
         values = {
             "shard": str(self.lease.shard),
             "name": name,
-            "system_identifier": system_identifier,
             "lanes": array_text(self.lease.lanes),
             "digest": FIRST.digest,
         }
@@ -190,13 +202,15 @@ class Proving:
         return wires, self._prove(str(self.lease.shard), wires)
 
     def _prove(self, shard: str, wires: TransactionalWires) -> Proof:
-        rows = self.conn.execute(STATEMENTS["intents"], {"shard": shard}).fetchall()
-        known = [Proof(*row) for row in rows]
+        known = self._intents(shard)
         try:
             try:
-                self._require(wires.offset(stable=False), known, wires)  # before it fences a relay
+                shown = wires.offset(stable=False)
+                # What is behind all of them may only be late: Kafka replies before it writes the marker.
+                if shown is not None and known and shown.number >= known[0].number:
+                    self._require(shard, shown, known, wires)  # before it fences a relay
                 offset = self._fenced(wires)
-                self._require(offset, known, wires)
+                self._require(shard, offset, known, wires)
             except DeliveryError as error:
                 if self.lease.delivery is Guarantee.EXACTLY_ONCE:
                     raise
@@ -215,32 +229,56 @@ class Proving:
             raise refused from error
         return offset
 
+    def _intents(self, shard: str) -> list[Proof]:
+        rows = self.conn.execute(STATEMENTS["intents"], {"shard": shard}).fetchall()
+        return [Proof(*row) for row in rows]
+
     def _fenced(self, wires: TransactionalWires) -> Proof | None:
         wires.replace()
         return wires.take_proof(None)[1]
 
-    def _require(self, offset: Proof | None, known: list[Proof], wires: TransactionalWires) -> None:
+    def _require(
+        self, shard: str, offset: Proof | None, known: list[Proof], wires: TransactionalWires
+    ) -> None:
         """Refuse an offset that is none of the batches that Kafka may have. One that begins has none yet."""
         if offset in known or (offset is None and known == [FIRST]):
             return
         self._lock()  # another leader may have sent it
+        if not known or self._intents(shard) != known:
+            raise _proven_by_another(shard)
         reason = f"Kafka has batch {offset}; expected one of {known}"
         raise not_proven(reason, wires.name) from NotProvenError(reason)
 
-    def _record(self, shard: str, offset: Proof, *, is_kept: bool) -> None:
+    def _record(self, shard: str, offset: Proof) -> None:
         """Write the publications of what Kafka has, and delete all intents but the last batch's."""
         values = {"shard": shard, "batch": offset.number}
         with self.conn.transaction():
             self._lock()
+            if self.conn.execute(STATEMENTS["lock_shard"], values).fetchone() is None:
+                raise _proven_by_another(shard)
             found = self.conn.execute(STATEMENTS["unrecorded"], values).fetchall()
             if found:
                 self._publish(found)
             self.conn.execute(STATEMENTS["end_intents"], values)
             if not self.is_doubted:
                 self.conn.execute(STATEMENTS["end_announcements"], {"lanes": array_text(self.lease.lanes)})
-            if not is_kept:
-                self.conn.execute(STATEMENTS["forget"], values)
         log.info("batches proven", shard=shard, batch=offset.number, recorded=len(found))
+
+    def _leave(self, shard: str, wires: TransactionalWires, last: Proof, *, is_here: bool) -> None:
+        """Forget a shard, or its name. Messages go out by other ways from now on, and the name proves nothing more.
+
+        A backup that has the name as one in use must not find its last batch proven: Kafka gets a batch that it does
+        not know. The original of a copy goes on, so its group is left as it is.
+        """
+        end = Proof(last.number + 1, LEFT)
+        if is_here and not self.is_doubted and last.digest != LEFT:
+            with self.conn.transaction():
+                self._lock()
+                self.conn.execute(STATEMENTS["intend_last"], {"shard": shard, **end._asdict()})
+            wires.commit_nothing(end)
+        with self.conn.transaction():
+            self._lock()
+            self.conn.execute(STATEMENTS["forget"], {"shard": shard})
 
     def _publish(self, rows: list[tuple[int, int, int]]) -> None:
         """Write publications without offsets: only their number is known."""
