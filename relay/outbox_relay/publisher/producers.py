@@ -30,7 +30,8 @@ Settings = Mapping[str, Any]
 OnText = Callable[[str], None]
 
 # A connection that was made, and failed. librdkafka names the state in its log line, or in its error.
-_LOST = re.compile(r"in state (?!INIT|DOWN|TRY_CONNECT|CONNECT\b)")
+# The states of transactions, which it names, too, have small letters.
+_LOST = re.compile(r"in state (?!INIT|DOWN|TRY_CONNECT|CONNECT\b)[A-Z][A-Z_]")
 _SILENT_S = 31.0
 """For 30 s librdkafka does not report the same failure of a broker again."""
 

@@ -5,6 +5,7 @@ librdkafka may ask twice to end a transaction when a connection is lost, and a l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -32,41 +33,71 @@ def test_a_call_that_failed_confirms_nothing(error: Exception | None, *, is_conf
     sender.close()
 
 
+@pytest.mark.parametrize(
+    ("line", "is_lost"),
+    [
+        (LOST, True),
+        (
+            "127.0.0.1:9/1: Connect to ipv4#127.0.0.1:9 failed: Connection refused (after 0ms in state CONNECT)",
+            False,
+        ),
+        ("Current transaction failed in state InTransaction: Failed to commit offsets", False),
+    ],
+)
+def test_a_transaction_that_failed_is_no_lost_connection(line: str, *, is_lost: bool) -> None:
+    """What failed it would not be known, and the next one would fail in the same way."""
+    _, sender, _, _ = ending()
+    sender.disturbance.note(line)
+    assert sender.is_disturbed == is_lost
+
+
 class Kafka:
     """A producer whose `poll` does the next thing of a list."""
 
-    def __init__(self, *steps: Any) -> None:
-        self.steps = [*steps]
+    def __init__(self) -> None:
+        self.steps: list[Callable[[], None]] = []
 
     def poll(self, _: float) -> None:
         """Do the next one."""
-        self.steps.pop(0)()
+        if self.steps:
+            self.steps.pop(0)()
 
 
-def ending(*steps: Any) -> tuple[TransactionalWires, Sender, Batch]:
+def ending() -> tuple[TransactionalWires, Sender, Kafka, Batch]:
     """Return wires whose one producer ends a transaction."""
-    wires, sender = TransactionalWires(SETTINGS, "outbox-test"), Sender(SETTINGS, "outbox-test-0")
+    wires, sender, kafka = (
+        TransactionalWires(SETTINGS, "outbox-test"),
+        Sender(SETTINGS, "outbox-test-0"),
+        Kafka(),
+    )
+    sender.close()
     sender.clear()
     batch = Batch(Proof(1, ""), (), is_probe=False, state="ending")
-    sender.batch, sender.call, wires._senders = batch, Future[Any](), [sender]
-    sender.close()
-    sender.kafka = Kafka(*steps)  # type: ignore[assignment]
-    return wires, sender, batch
+    sender.batch, sender.call, wires._senders = batch, Future(), [sender]
+    sender.kafka = kafka  # type: ignore[assignment]
+    return wires, sender, kafka, batch
+
+
+def confirm(sender: Sender) -> None:
+    """Let Kafka confirm the end."""
+    assert sender.call is not None
+    sender.call.set_result(None)
 
 
 def test_a_connection_that_was_lost_before_the_end_was_confirmed_is_noted_before_that_counts() -> None:
     """Its line comes behind the first `poll`, with the confirmation."""
-    wires, sender, batch = ending(lambda: sender.call.set_result(None), lambda: sender.disturbance.note(LOST))
+    wires, sender, kafka, batch = ending()
+    kafka.steps += [lambda: confirm(sender), lambda: sender.disturbance.note(LOST)]
     assert (wires.events(), wires.is_tainted) == ([], False)
     assert (wires.events(), wires.is_tainted) == ([batch], True)
 
 
 def test_a_connection_that_was_lost_shortly_before_may_have_been_lost_again() -> None:
     """For half a minute librdkafka does not report the same failure of a broker again."""
-    wires, sender, batch = ending(lambda: None)
+    wires, sender, _, batch = ending()
     sender.disturbance.note(LOST)
     sender.clear()
-    sender.batch, sender.call = batch, Future[Any]()
-    sender.call.set_result(None)
+    sender.batch, sender.call = batch, Future()
+    confirm(sender)
     assert not sender.is_disturbed
     assert (wires.events(), wires.is_tainted) == ([batch], True)
