@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient, ResourceType
 
+from outbox_local.stack import storage
 from outbox_local.stack.api import Stack
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import (
@@ -79,6 +80,25 @@ def test_a_timeout_above_the_brokers_limit_is_refused_before_lanes_are_taken(
     assert "INVALID_TRANSACTION_TIMEOUT" in said
     assert "--kafka-config transaction.timeout.ms=60000" in said
     assert conn.execute("SELECT max(epoch) FROM outbox.lane").fetchone() == (0,)
+
+
+def test_a_broker_whose_offsets_have_one_partition_is_refused_before_lanes_are_taken(
+    private_stack: Stack, database: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_stack = storage.settings
+
+    def with_one(*given: Any) -> str:
+        return of_stack(*given).replace("offsets.topic.num.partitions=8", "offsets.topic.num.partitions=1")
+
+    monkeypatch.setattr("tests.support.secured_broker.settings", with_one)
+    with SecuredBroker(private_stack) as broker:
+        said = refused(database, broker.open_servers)
+        assert "UNKNOWN_TOPIC_OR_PART: the topic __consumer_offsets has one partition" in said
+        assert "offsets.topic.num.partitions=2" in said
+        topic = broker.make_topic("points")
+        insert_numbered(conn, topic, 20)
+        run(database, broker.open_servers, conn, *AT_LEAST)
+        assert not compare(read_topic(broker.open_servers, topic), numbered(20)).broken
 
 
 def test_each_missing_right_is_named_with_the_command_that_grants_it(

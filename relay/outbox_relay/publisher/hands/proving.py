@@ -83,6 +83,10 @@ _REFUSALS = {
         "the Kafka user may not name the topic __consumer_offsets in an offset",
         "grant it: kafka-acls --add --operation Read --topic __consumer_offsets --allow-principal User:NAME",
     ),
+    "UNKNOWN_TOPIC_OR_PART": (
+        "the topic __consumer_offsets has one partition, and the offsets of two producers need two",
+        "let the brokers make that topic with offsets.topic.num.partitions=2 or more",
+    ),
     "_UNSUPPORTED_FEATURE": (
         "the broker has no transactions",
         "use Kafka 2.5 or newer, or --delivery at-least-once",

@@ -12,6 +12,7 @@ from typing import Any
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka import Producer as KafkaProducer
 
+from outbox_relay.publisher.core.transactions import AHEAD
 from outbox_relay.publisher.core.values import Batch, Item
 from outbox_relay.publisher.hands.wires import Reports, Wire
 from outbox_relay.publisher.kafka import QUEUE_KBYTES, new_log_reader, new_producer
@@ -108,8 +109,8 @@ def check(settings: Mapping[str, Any], name: str) -> None:
         fence(sender.kafka, time.monotonic() + FENCE_S)
         sender.kafka.begin_transaction()
         reader = new_log_reader(settings, committed=True, group=name)
-        place = TopicPartition(OFFSETS_TOPIC, 0, 0)
-        sender.kafka.send_offsets_to_transaction([place], reader.consumer_group_metadata(), CALL_S)
+        places = [TopicPartition(OFFSETS_TOPIC, number, 0) for number in range(AHEAD)]
+        sender.kafka.send_offsets_to_transaction(places, reader.consumer_group_metadata(), CALL_S)
         reader.close()
         sender.kafka.commit_transaction(CALL_S)
     finally:
