@@ -115,6 +115,24 @@ def test_a_restored_backup_takes_no_group_that_was_left_for_proof(
     check_once(bootstrap_servers, topic, numbered(20))
 
 
+def test_a_relay_may_die_while_it_leaves_a_group_and_the_next_one_goes_on_with_it(
+    database: str, bootstrap_servers: str, conn: Connection, make_topic: MakeTopic
+) -> None:
+    topic, number = make_topic(partitions=1), 0
+    for when in ("before", "after"):
+        insert_numbered(conn, topic, 10, start=number)
+        run(database, bootstrap_servers, *EXACTLY)
+        names = conn.execute(NAMES).fetchall()
+        entry = (ENTRY, "publisher.hands.transactional:TransactionalWires.commit_nothing", when, "1")
+        with RelayProcess(database, bootstrap_servers, *AT_LEAST, entry=entry) as relay:
+            relay.wait_until_it_kills_itself()
+        insert_numbered(conn, topic, 10, start=number + 10)
+        run(database, bootstrap_servers, *EXACTLY)
+        assert conn.execute(NAMES).fetchall() == names
+        number += 20
+    check_once(bootstrap_servers, topic, numbered(number))
+
+
 def test_a_backup_that_issues_epochs_again_makes_names_that_kafka_does_not_know(
     database: str, bootstrap_servers: str, conn: Connection, make_topic: MakeTopic
 ) -> None:
