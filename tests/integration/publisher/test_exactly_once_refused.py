@@ -82,7 +82,7 @@ def test_a_timeout_above_the_brokers_limit_is_refused_before_lanes_are_taken(
     assert conn.execute("SELECT max(epoch) FROM outbox.lane").fetchone() == (0,)
 
 
-def test_a_broker_whose_offsets_have_one_partition_is_refused_before_lanes_are_taken(
+def test_a_broker_whose_offsets_have_one_partition_is_refused_at_once(
     private_stack: Stack, database: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_stack = storage.settings

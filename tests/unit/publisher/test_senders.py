@@ -84,7 +84,7 @@ def confirm(sender: Sender) -> None:
     sender.call.set_result(None)
 
 
-def test_a_connection_that_was_lost_before_the_end_was_confirmed_is_noted_before_that_counts() -> None:
+def test_a_connection_lost_before_the_end_was_confirmed_is_noted_first() -> None:
     """Its line comes behind the first `poll`, with the confirmation."""
     wires, sender, kafka, batch = ending()
     kafka.steps += [lambda: confirm(sender), lambda: sender.disturbance.note(LOST)]

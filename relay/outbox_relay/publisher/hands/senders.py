@@ -12,7 +12,6 @@ from typing import Any
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka import Producer as KafkaProducer
 
-from outbox_relay.publisher.core.transactions import AHEAD
 from outbox_relay.publisher.core.values import Batch, Item
 from outbox_relay.publisher.hands.wires import Reports, Wire
 from outbox_relay.publisher.kafka import QUEUE_KBYTES, new_log_reader, new_producer
@@ -20,6 +19,8 @@ from outbox_relay.publisher.producers import Disturbance
 
 OFFSETS_TOPIC = "__consumer_offsets"
 """The topic whose partitions the offsets name. Kafka insists on one that exists; no user can delete this one."""
+PRODUCERS = 2
+"""They alternate, and each has a partition of that topic for its offsets."""
 CALL_S = 5.0
 """For so long a call to Kafka may wait before it is given up."""
 FENCE_S = 15.0
@@ -109,7 +110,7 @@ def check(settings: Mapping[str, Any], name: str) -> None:
         fence(sender.kafka, time.monotonic() + FENCE_S)
         sender.kafka.begin_transaction()
         reader = new_log_reader(settings, committed=True, group=name)
-        places = [TopicPartition(OFFSETS_TOPIC, number, 0) for number in range(AHEAD)]
+        places = [TopicPartition(OFFSETS_TOPIC, number, 0) for number in range(PRODUCERS)]
         sender.kafka.send_offsets_to_transaction(places, reader.consumer_group_metadata(), CALL_S)
         reader.close()
         sender.kafka.commit_transaction(CALL_S)

@@ -27,14 +27,13 @@ from outbox_relay.publisher.core.streams import Producer
 from outbox_relay.publisher.core.values import Batch, Item, Proof
 from outbox_relay.publisher.errors import Unpublishable
 from outbox_relay.publisher.hands.published import check_offsets
-from outbox_relay.publisher.hands.senders import CALL_S, FENCE_S, OFFSETS_TOPIC, Sender, fence
+from outbox_relay.publisher.hands.senders import CALL_S, FENCE_S, OFFSETS_TOPIC, PRODUCERS, Sender, fence
 from outbox_relay.publisher.hands.wires import SERVE_EVERY, Wire, fault_of
 from outbox_relay.publisher.kafka import new_log_reader, readable
 from outbox_relay.publisher.producers import LIST_TIMEOUT_S
 from outbox_relay.publisher.topic import Topic
 from outbox_relay.text.logs import Log, inherit
 
-PRODUCERS = 2
 GIVE_UP_S = 2 * CALL_S
 """For so long a call is waited for. librdkafka may keep it for longer than it was asked to: a minute, of a broker that
 stands still."""
