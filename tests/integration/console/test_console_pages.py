@@ -68,6 +68,7 @@ def test_each_response_forbids_foreign_scripts_and_frames(browser: Browser, path
     assert "server" not in headers
 
 
+@pytest.mark.feature("H-62")
 def test_now_states_each_problem_with_its_command_and_age(conn: Connection, browser: Browser) -> None:
     own_lanes(conn)
     assert "Healthy." in browser.get("/").shown
@@ -80,6 +81,7 @@ def test_now_states_each_problem_with_its_command_and_age(conn: Connection, brow
     assert "outbox dlq summary" in page
 
 
+@pytest.mark.feature("H-62")
 def test_what_fails_is_one_list_by_cause(conn: Connection, browser: Browser) -> None:
     own_lanes(conn)
     letter, _ = (dead_letter(conn, "ValueError at m:f: no", key=key) for key in ("a", "b"))
@@ -179,6 +181,7 @@ def test_nothing_is_read_while_no_page_is_open_and_all_open_pages_share_a_reader
         assert console.reader.loans <= rested + 2
 
 
+@pytest.mark.feature("H-62")
 def test_a_page_says_that_postgresql_is_away_and_comes_back(
     private_stack: Stack, private_database: str
 ) -> None:
