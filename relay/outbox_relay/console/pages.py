@@ -16,6 +16,7 @@ from outbox_relay.console.failing import Way, causes, link, ways_out
 from outbox_relay.console.kafka import KafkaReading, KafkaView
 from outbox_relay.console.reader import Reader, rows
 from outbox_relay.operations import (
+    archive,
     consumers,
     dlq,
     filters,
@@ -150,12 +151,11 @@ class Pages:
             conn.isolation_level = None
             consumed = consumers.of_message(conn, life.message)
             steps = message_story.next_steps(conn, life, consumed)
-            certificates = rows(conn, "certificates_of", xid=str(life.message["xid"]))
+            kept = archive.read(conn, life.message)
         return {
             "id": id_,
-            "life": Markup(life_page.sections(life, consumed, steps, self._reader.place)),  # noqa: S704  (it escapes)
+            "life": Markup(life_page.sections(life, consumed, steps, kept, self._reader.place)),  # noqa: S704  (it escapes)
             "ways": _ways(life, consumed),
-            "certificates": certificates,
             "has_content": content,
         }
 
