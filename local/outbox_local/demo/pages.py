@@ -1,4 +1,4 @@
-"""The console beside a performance: an operator's pages for a browser, if the extra `console` is installed."""
+"""The console next to a performance: an operator's pages for a browser, if the extra `console` is installed."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Console:
         return any(page.is_read for page in self._live.values())
 
     def end(self) -> None:
-        """Let the pages that are open go: they connect again, to whoever serves them then."""
+        """Disconnect the pages that are open; they connect again to the next console at this address."""
         for page in self._live.values():
             page.end()
 

@@ -60,7 +60,7 @@ class LivePage:
                 self._reading = self._newest = None
 
     def end(self) -> None:
-        """Let whoever listens go: the console ends."""
+        """Disconnect the pages: the console ends."""
         self._is_over = True
         self._changed.set()
 

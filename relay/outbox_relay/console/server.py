@@ -40,7 +40,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Lets the open pages go before it waits for them: each is a response that would never end."""
+    """Disconnects the open pages before it waits for responses to end: theirs never would."""
 
     def __init__(self, config: uvicorn.Config, console: Console) -> None:
         super().__init__(config)
