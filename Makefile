@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-run venv-test demo shop test check types features faults versions mutants burn-in bench scale spark docs lock build clean
+.PHONY: help venv venv-run venv-test demo shop test check types features faults browser versions mutants burn-in bench scale spark docs lock build clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,8 +39,8 @@ demo: venv-run ## Real flights from Postgres to Kafka on real local servers, pro
 shop: venv-run ## The e-commerce example: three consumer groups, failures, and a page, proven at the end
 	@$(BIN)/outbox shop $(ARGS)
 
-test: venv-test ## All tests but faults, scale, Spark and bench: units and real servers
-	@$(PYTEST) tests --ignore=tests/faults -m "not scale and not spark" $(PARALLEL) $(ARGS)
+test: venv-test ## All tests but faults, scale, Spark, browser and bench: units and real servers
+	@$(PYTEST) tests --ignore=tests/faults -m "not scale and not spark and not browser" $(PARALLEL) $(ARGS)
 
 check: venv-test ## Format, lint, types and the tests without servers, in half a minute
 	@$(BIN)/ruff format --check --quiet . || { echo "ruff format . puts the files above in order"; exit 1; }
@@ -56,6 +56,10 @@ features: venv-test ## Which rows of docs/features.md are proven, and by which t
 
 faults: venv-test ## Kill, pause and cut every part, look for lost messages (TIER=quick: the short ones)
 	@$(PYTEST) tests/faults $(if $(filter quick,$(TIER)),-m "not long") --numprocesses $(FAULT_WORKERS) --dist loadgroup $(ARGS)
+
+browser: venv-test ## The console in a real Chromium, with the rules of accessibility (needs Debian's chromium, or Chrome)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/browser.txt
+	@$(PYTEST) tests/browser -m browser $(ARGS)
 
 versions: venv-test ## The way of a message on PostgreSQL 14, 16, 17 and 18 (`make test`: 14 and 18)
 	@OUTBOX_TEST_POSTGRES=14,16,17,18 $(PYTEST) tests/acceptance/test_postgres_versions.py $(ARGS)
@@ -83,6 +87,7 @@ lock: venv-test ## Write the lock files anew: make lock ARGS=--upgrade
 	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo --extra shop -c build.txt -o run.txt
 	@cd requirements && ../$(LOCK) ../pyproject.toml --extra console --extra consumer -c build.txt -c run.txt -o service.txt
 	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo --extra shop --extra etl --extra django --extra asyncpg --extra encryption --extra schema-registry -c build.txt -c run.txt test.in -o test.txt
+	@cd requirements && ../$(LOCK) browser.in -c test.txt -o browser.txt
 	@cd requirements && ../$(LOCK) ../pyproject.toml --extra relay --extra consumer --extra etl -c build.txt -c test.txt -o etl.txt
 
 docs: venv-test ## Build the documentation site into build/docs; a broken link fails it

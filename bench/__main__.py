@@ -34,6 +34,7 @@ BENCHMARKS = {
     "groups": "bench.groups",
     "fairness": "bench.fairness",
     "lookups": "bench.lookups",
+    "console": "bench.console",
     "export": "bench.export",
 }
 KEPT = {"OUTBOX_CACHE", "OUTBOX_MAVEN_REPOSITORY"}

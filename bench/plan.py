@@ -67,6 +67,9 @@ class Plan:
     lookups: int = 100
     """Searches for each thing that may be known of a message."""
     lookup_rows: int = 1_000_000
+    console_halves: int = 100_000
+    console_letters: int = 50_000
+    console_reads: int = 10
     export_details: bool = False
     """Also what a task does, small windows and reconcile; `--scale` has them too."""
 
@@ -115,6 +118,9 @@ QUICK = Plan(
     fairness_seconds=60.0,
     lookups=10,
     lookup_rows=30_000,
+    console_halves=3_000,
+    console_letters=1_500,
+    console_reads=3,
     export_sizes=((30_000, 1),),
     export_relayed=30_000,
     export_window=2_000,

@@ -100,6 +100,7 @@ def test_every_committed_flight_arrives_in_order_and_no_rolled_back_one(
     report = tmp_path / "flights.html"
     ran = demo.run("--flights", str(FLIGHTS), "--json", "--journals", str(journals), "--report", str(report))
     assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.count("what an operator sees of it: http://127.0.0.1:") == 1
     told = json.loads(ran.stdout)
     assert told["proven"]
     assert told["counts"]["committed"] + told["counts"]["rolled_back"] == FLIGHTS

@@ -15,6 +15,7 @@ from urllib.request import Request, urlopen
 import psycopg
 import pytest
 
+from outbox_local.shop.names import GROUPS
 from outbox_local.stack.process import Identity, family
 from tests.support.waiting import wait_until
 
@@ -60,6 +61,13 @@ class Shop:
             text = reply.read().decode()
         return json.loads(text) if "json" in reply.headers["content-type"] else text
 
+    @property
+    def console(self) -> str:
+        """The address of the operator's pages."""
+        found = re.search(r"an operator sees of it: (http://\S+)", self.shown)
+        assert found is not None, self.shown
+        return found[1]
+
     def end(self) -> tuple[int, str]:
         """End it as by Ctrl-C; return its exit code and its output."""
         self.process.send_signal(signal.SIGINT)
@@ -78,6 +86,9 @@ def test_each_paid_order_has_each_effect_once_whatever_fails(database: str, tmp_
         for expected in ("service was", "logistics was", "broker was killed", "broker was started"):
             assert expected in shop.shown
         assert "<title>outbox shop</title>" in shop.ask("/")
+        with urlopen(shop.console, timeout=10) as page:
+            seen = page.read().decode()
+        assert all(group in seen for group in GROUPS), "an operator's pages are beside it"
         board = shop.ask("/board")
         proven = [one["text"] for one in board["happenings"] if one["kind"] == "proof"]
         assert len(proven) == len(CLAIMS)

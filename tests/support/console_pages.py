@@ -171,16 +171,17 @@ def served(
     people: AccessOptions | None = None,
     is_read_only: bool = False,
     bootstrap_servers: str | None = None,
+    port: int = 0,
     **others: Any,
 ) -> Iterator[Served]:
-    """Serve the console of a database; `others` are arguments of Access."""
+    """Serve the console of a database, at a port that the system chooses or at this; `others` are Access's."""
     reader = Reader(dsn)
     kafka = None if bootstrap_servers is None else KafkaView(bootstrap_servers, {})
     access = Access(people or AccessOptions(), "tester", **others)
-    with listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", port) as listener:
         port = listener.getsockname()[1]
         console = Console(reader, Pages(reader, kafka), access, ConsoleOptions(is_read_only=is_read_only))
-        server = server_of(console.application())
+        server = server_of(console)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

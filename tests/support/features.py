@@ -9,8 +9,8 @@ as a proof. As a program it collects all tests, runs none, and prints the table:
     python -m tests.support.features --check    # exit 1 when docs/features.md is not up to date
 
 A row counts as proven when a test of the gate proves it, that is one that `.ci/run` runs for every change. Tests
-marked `spark` (unless they are marked `gate` too), `scale` or `long` run in longer tiers; a row that only they
-prove is listed apart, with the target that runs them.
+marked `spark` (unless they are marked `gate` too), `scale`, `browser` or `long` run in longer tiers; a row that only
+they prove is listed apart, with the target that runs them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ parentheses, with the target that runs them.
 NOT_YET = "not yet"
 GATE = ""
 """The target of a test that `.ci/run` runs."""
-LONGER = {"spark": "make spark", "scale": "make scale", "long": "make faults"}
+LONGER = {"spark": "make spark", "scale": "make scale", "long": "make faults", "browser": "make browser"}
 """Mark of a longer tier → the target that runs it."""
 IN_THE_GATE = "gate"
 """Mark of the tests of Spark that run for every change."""

@@ -52,13 +52,18 @@ class Child:
         """Whether it ended by SIGKILL."""
         return self._process.poll() == -signal.SIGKILL
 
+    @property
+    def text(self) -> str:
+        """Its output so far."""
+        return self.log.read_text(errors="replace")
+
     def has_said(self, text: str) -> bool:
         """Whether the text is in its output."""
-        return text in self.log.read_text(errors="replace")
+        return text in self.text
 
     def last_lines(self) -> str:
         """The end of its output."""
-        lines = self.log.read_text(errors="replace").splitlines()
+        lines = self.text.splitlines()
         return "\n".join(f"  {line}" for line in lines[-8:]) or "  (no output)"
 
     def kill(self) -> None:

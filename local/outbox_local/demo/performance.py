@@ -8,6 +8,7 @@ from outbox_local.demo import board, journal
 from outbox_local.demo.children import Child, ChildError, Children
 from outbox_local.demo.consumer import READY, Reading
 from outbox_local.demo.journal import Crash
+from outbox_local.demo.pages import Pages
 from outbox_local.demo.piece import Piece, Watch
 from outbox_local.demo.producer import Work
 from outbox_local.demo.venue import Venue
@@ -53,6 +54,7 @@ class _Performance:
         reading = Reading(venue.topic, venue.partitions, str(piece.consumer_journal))
         self._consumer = children.start("consumer", "-m", "outbox_local.demo.consumer", reading.as_argument())
         self._relay = self._start_relay("relay 1")
+        self._pages = Pages(children, audience.tell, "--read-only")
         self._producers: list[Child] = []
         self._crash: Crash | None = None
 
@@ -113,6 +115,7 @@ class _Performance:
     def _look(self) -> bool:
         news = self._watch.look()
         self._audience.look(self._watch)
+        self._pages.announce()
         return news
 
     def _require_running(self) -> None:

@@ -16,6 +16,7 @@ from outbox_local.demo import journal
 from outbox_local.demo.children import Child, ChildError, Children
 from outbox_local.demo.claims import Claim
 from outbox_local.demo.consumer import READY, Reading
+from outbox_local.demo.pages import Pages
 from outbox_local.demo.venue import Venue
 from outbox_local.shop.customers import Customers, Visit
 from outbox_local.shop.failures import SQL, Failure, note, open_database, switch_on
@@ -59,6 +60,7 @@ class Run:
         self._children = Children(shopping.directory, environment)
         self._conn = open_database(venue.dsn)
         self._running: dict[str, Child] = {}
+        self._pages: Pages | None = None
         self._readings = 0
         self._broker_back: float | None = None
         """When the broker is started again."""
@@ -95,6 +97,8 @@ class Run:
                     f"the shop does not serve within {START_S:.0f} s; see {self._shopping.directory}"
                 )
             time.sleep(STEP_S)
+        self._tell(f"the shop is open: http://127.0.0.1:{port}")
+        self._pages = Pages(self._children, self._tell)
 
     def serve(self) -> Customers:
         """Serve the planned visits, with the failures, until everything that is paid has had its effects."""
@@ -182,6 +186,8 @@ class Run:
 
     def _tend(self) -> None:
         """Start again what was killed, and the broker when its time has come; raises ChildError for other ends."""
+        if self._pages is not None:
+            self._pages.announce()
         for name, child in list(self._running.items()):
             if child.was_killed and name in ("service", *GROUPS):
                 self._start(name)

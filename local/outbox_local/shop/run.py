@@ -138,7 +138,6 @@ def _play(
     with Run(shopping, place, tell) as performance:
         tell(f"starting the shop, relay, checker and three consumers; logs in {directory}")
         performance.open()
-        tell(f"the shop is open: http://127.0.0.1:{port.port}")
         customers = performance.serve()
         if options.stay:
             performance.prove(customers.journal)

@@ -111,6 +111,10 @@ class Access:
             return self._session(self._user)
         return known
 
+    def has_ended(self, visitor: Visitor) -> bool:
+        """Whether their session is over, for a page that has been open since before."""
+        return self._clock() >= visitor.expires_at
+
     def log_in(self, token: str, name: str) -> Visitor:
         """Begin a session of somebody who has the token; the name is for the audit, and as they gave it.
 

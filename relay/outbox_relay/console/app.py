@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,8 +39,8 @@ TITLES = {
     "warehouse": "Warehouse",
 }
 """The pages, in their order."""
-LIVE = {"now": 2.0, "failing": 5.0, "topics": 5.0, "half-messages": 5.0, "groups": 5.0}
-"""Seconds between two reads of a page that somebody has open."""
+LIVE = {"now": 1.7, "failing": 5.0, "topics": 5.0, "half-messages": 5.0, "groups": 5.0}
+"""Seconds between two reads of a page that somebody has open; with the read itself, *Now* is 2 s old at most."""
 Read = Callable[[Mapping[str, str]], PageValues]
 
 
@@ -75,6 +74,11 @@ class Console:
     def is_reading(self) -> bool:
         """Whether a page is open, so that the database is read."""
         return any(page.is_read for page in self._live.values())
+
+    def end(self) -> None:
+        """Disconnect the pages that are open; they connect again to the next console at this address."""
+        for page in self._live.values():
+            page.end()
 
     def application(self) -> ASGIApp:
         """Return the whole of it, guarded."""
@@ -130,7 +134,7 @@ class Console:
         async def events() -> AsyncIterator[bytes]:
             yield b"retry: 2000\n\n"
             async for update in live.updates():
-                if time.time() > visitor.expires_at:
+                if self._access.has_ended(visitor):
                     yield b"event: ended\ndata:\n\n"
                     return
                 lines = update.text.splitlines() or [""]
@@ -155,7 +159,8 @@ class Console:
             values = self._pages.message(id_, content=content)
             return self._rendered("message.html", **values, csrf=request.scope["visitor"].csrf)
 
-        return self._framed(request, await run_in_threadpool(read), f"Message {id_}", page="messages")
+        life = await run_in_threadpool(read)
+        return self._framed(request, life, f"Message {id_}", page="messages", heading=False)
 
     # Acts
 
@@ -267,6 +272,7 @@ class Console:
         *,
         page: str = "",
         live: str | None = None,
+        heading: bool = True,
         status: int = 200,
     ) -> Response:
         text = rendering.render(
@@ -275,6 +281,8 @@ class Console:
             title=title,
             page=page,
             live=live,
+            heading=heading,
+            away=status == 503,
             titles=TITLES,
             place=self._reader.place,
             visitor=request.scope.get("visitor"),

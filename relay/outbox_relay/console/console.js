@@ -8,19 +8,24 @@
   const trouble = text => { away.hidden = !text; away.textContent = text; if (pulse) pulse.hidden = !!text; };
   const asOf = () => ` Shown is what was read at ${heard.toISOString().slice(11, 19)} UTC; the page comes back by itself.`;
 
-  // A reader's place stays: open details, the focus, and a selection are theirs.
+  // A reader's place stays: open details, what is scrolled, the focus, and a selection are theirs.
   function show(html) {
+    if ("away" in document.body.dataset) { location.reload(); return; }
     heard = new Date();
     const selection = getSelection();
     if (!selection.isCollapsed && content.contains(selection.anchorNode)) return;
     const open = new Map([...content.querySelectorAll("details[id]")].map(one => [one.id, one.open]));
+    const scrolled = scrollers().map(one => [one.scrollLeft, one.scrollTop]);
     const focused = document.activeElement, path = focused && content.contains(focused) ? place(focused) : null;
     content.innerHTML = html;
     content.querySelectorAll("details[id]").forEach(one => { if (open.has(one.id)) one.open = open.get(one.id); });
+    scrollers().forEach((one, index) => one.scrollTo(...(scrolled[index] || [0, 0])));
     if (path) [...content.querySelectorAll("a, summary, [tabindex]")].find(one => place(one) === path)?.focus({preventScroll: true});
     trouble("");
   }
-  const place = one => `${one.tagName} ${one.getAttribute("href") || one.closest("[id]").id} ${one.textContent}`;
+  const scrollers = () => [...content.querySelectorAll(".wide, details pre")];
+  const place = one => scrollers().includes(one) ? `scroller ${scrollers().indexOf(one)}`
+    : `${one.tagName} ${one.getAttribute("href") || one.closest("[id]").id} ${one.textContent}`;
 
   function connect() {
     if (source || document.hidden) return;

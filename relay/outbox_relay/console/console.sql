@@ -42,14 +42,3 @@ CROSS JOIN LATERAL (
     SELECT * FROM outbox.certificate n WHERE n.target = t.target ORDER BY n.xid DESC LIMIT 20
 ) c
 ORDER BY c.verified_at DESC LIMIT 100
-
--- name: certificates_of
--- The newest certificate of each warehouse whose window has a transaction.
-SELECT t.target, c.verified_at, c.window_lo::text AS window_lo, c.window_hi::text AS window_hi, c.problems
-FROM (SELECT DISTINCT target FROM outbox.certificate) t
-CROSS JOIN LATERAL (
-    SELECT * FROM outbox.certificate n
-    WHERE n.target = t.target AND n.window_lo <= %(xid)s::text::xid8 AND n.window_hi > %(xid)s::text::xid8
-    ORDER BY n.xid DESC LIMIT 1
-) c
-ORDER BY t.target

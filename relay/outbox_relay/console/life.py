@@ -8,7 +8,8 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from outbox_relay.operations import message_story
+from outbox_relay.operations import archive, message_story
+from outbox_relay.operations.archive import Archive
 from outbox_relay.operations.messages import Life, Row
 from outbox_relay.text import durations, formatting
 
@@ -29,13 +30,16 @@ LONGEST_BODY = 64 * 1024
 """Characters of a body that are shown."""
 
 
-def document(life: Life, consumed: Sequence[Row], steps: Sequence[message_story.Step], place: str) -> str:
+def document(
+    life: Life, consumed: Sequence[Row], steps: Sequence[message_story.Step], kept: Archive, place: str
+) -> str:
     """Return a page that needs nothing else, as `outbox message show --html` writes it.
 
     Args:
         life: the message; with headers and body only if they were asked for.
         consumed: what consumer groups did with it.
         steps: what happens next.
+        kept: where it is kept, and which warehouses hold it.
         place: the database, as a person names it.
     """
     style = resources.files("outbox_relay").joinpath("console/style.css").read_text(encoding="utf-8")
@@ -52,7 +56,7 @@ def document(life: Life, consumed: Sequence[Row], steps: Sequence[message_story.
 </head>
 <body>
 <main>
-{sections(life, consumed, steps, place)}
+{sections(life, consumed, steps, kept, place)}
 <footer>Times are UTC, by the clocks of the servers. Made {formatting.moment(datetime.now(UTC))}.</footer>
 </main>
 </body>
@@ -60,7 +64,9 @@ def document(life: Life, consumed: Sequence[Row], steps: Sequence[message_story.
 """
 
 
-def sections(life: Life, consumed: Sequence[Row], steps: Sequence[message_story.Step], place: str) -> str:
+def sections(
+    life: Life, consumed: Sequence[Row], steps: Sequence[message_story.Step], kept: Archive, place: str
+) -> str:
     """Return what a page about a message holds; the console has it among its own parts. Arguments as of `document`."""
     row = life.message
     badge = f'<span class="badge {STATUS_COLORS.get(row["status"], "calm")}">{_text(_status(row))}</span>'
@@ -71,6 +77,7 @@ def sections(life: Life, consumed: Sequence[Row], steps: Sequence[message_story.
         _section("What happened", _timeline(message_story.past(life, consumed))),
         _section("Consumer groups", _groups(consumed)) if consumed else "",
         _section("Facts", _pairs(message_story.facts(life))),
+        _section("History and warehouses", _archive(kept)),
         _section("Headers and body", _content(life.content)) if life.content is not None else "",
     ]
     return "\n".join(part for part in parts if part)
@@ -131,7 +138,16 @@ def _groups(consumed: Sequence[Row]) -> str:
         f"<td>{_text(one['behind'] or None)}</td></tr>"
         for one in consumed
     )
-    return f"<div class=wide><table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>"
+    return f"<div class=wide tabindex=0><table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>"
+
+
+def _archive(kept: Archive) -> str:
+    shown = [f"<p>Kept in partition {_text(kept.kept)}.</p>"] if kept.kept is not None else []
+    for one in kept.certificates:
+        shown.append(f'<p class="{"bad" if one["problems"] else "good"}">{_text(archive.sentence(one))}</p>')
+    if not kept.certificates:
+        shown.append("<p class=soft>No warehouse has a certificate of its transaction.</p>")
+    return "\n".join(shown)
 
 
 def _content(content: Row) -> str:

@@ -35,6 +35,7 @@ class LivePage:
         self._changed = asyncio.Event()
         self._newest: Update | None = None
         self._listeners = 0
+        self._is_over = False
         self._reading: asyncio.Task[None] | None = None
 
     @property
@@ -48,7 +49,7 @@ class LivePage:
         if self._reading is None:
             self._reading = asyncio.create_task(self._repeat())
         try:
-            while True:
+            while not self._is_over:
                 await self._changed.wait()
                 if self._newest is not None:
                     yield self._newest
@@ -57,6 +58,11 @@ class LivePage:
             if not self._listeners and self._reading is not None:
                 self._reading.cancel()
                 self._reading = self._newest = None
+
+    def end(self) -> None:
+        """Disconnect the pages: the console ends."""
+        self._is_over = True
+        self._changed.set()
 
     async def _repeat(self) -> None:
         while True:

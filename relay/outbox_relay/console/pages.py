@@ -16,6 +16,7 @@ from outbox_relay.console.failing import Way, causes, link, ways_out
 from outbox_relay.console.kafka import KafkaReading, KafkaView
 from outbox_relay.console.reader import Reader, rows
 from outbox_relay.operations import (
+    archive,
     consumers,
     dlq,
     filters,
@@ -38,6 +39,8 @@ from outbox_relay.text.errors import OperatorError
 
 PageValues = dict[str, Any]
 PAGE_ROWS = 50
+MOST_BACKLOG = 20_000
+"""Messages of the backlog that are counted: pages are read every few seconds, and to count a million takes one."""
 
 
 class NotFoundError(OperatorError):
@@ -58,7 +61,7 @@ class Pages:
     def now(self, query: Mapping[str, str]) -> PageValues:
         """Read whether the outbox is healthy, and who runs."""
         with self._reader.reading() as conn:
-            status = inspect_status.look(conn)
+            status = inspect_status.look(conn, most=MOST_BACKLOG)
             with conn.transaction():
                 conn.execute(inspect_status.STATEMENTS["prefer_indexes"])
                 [latency] = rows(conn, "latency", window=60.0)
@@ -85,10 +88,9 @@ class Pages:
     def failing(self, query: Mapping[str, str]) -> PageValues:
         """Read what fails, by cause."""
         with self._reader.reading() as conn:
-            status = inspect_status.look(conn)
             return {
-                "causes": causes(conn, status.unsettled),
-                "retrying": status.consumers.retrying,
+                "causes": causes(conn, inspect_status.unsettled(conn)),
+                "retrying": consumers.totals(conn).retrying,
                 "now": half_messages.now(conn),
             }
 
@@ -150,19 +152,18 @@ class Pages:
             conn.isolation_level = None
             consumed = consumers.of_message(conn, life.message)
             steps = message_story.next_steps(conn, life, consumed)
-            certificates = rows(conn, "certificates_of", xid=str(life.message["xid"]))
+            kept = archive.read(conn, life.message)
         return {
             "id": id_,
-            "life": Markup(life_page.sections(life, consumed, steps, self._reader.place)),  # noqa: S704  (it escapes)
+            "life": Markup(life_page.sections(life, consumed, steps, kept, self._reader.place)),  # noqa: S704  (it escapes)
             "ways": _ways(life, consumed),
-            "certificates": certificates,
             "has_content": content,
         }
 
     def topics(self, query: Mapping[str, str]) -> PageValues:
         """Read the topics: rate, backlog, what is held, the lag of each group."""
         with self._reader.reading() as conn:
-            status = inspect_status.look(conn)
+            status = inspect_status.look(conn, most=MOST_BACKLOG)
             registered = topics.everything(conn)
             positions = consumers.positions(conn)
             kafka = None if self._kafka is None else self._kafka.now(positions)
@@ -184,6 +185,7 @@ class Pages:
             ],
             "others": sorted(others, key=lambda one: (-one[2], one[0] or ""))[:PAGE_ROWS],
             "lags": lags,
+            "counted": MOST_BACKLOG if status.backlog_is_cut else None,
             "kafka": kafka,
             "missing": _missing(registered, kafka),
         }

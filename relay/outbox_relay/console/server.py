@@ -6,8 +6,8 @@ import signal
 import socket
 
 import uvicorn
-from starlette.types import ASGIApp
 
+from outbox_relay.console.app import Console
 from outbox_relay.text.errors import OperatorError
 from outbox_relay.text.logs import Log
 
@@ -39,10 +39,23 @@ def listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def server_of(application: ASGIApp) -> uvicorn.Server:
-    """Return what serves it; pages that are open when it ends are disconnected after a second."""
+class _Server(uvicorn.Server):
+    """Disconnects the open pages before it waits for responses to end: theirs never would."""
+
+    def __init__(self, config: uvicorn.Config, console: Console) -> None:
+        super().__init__(config)
+        self._console = console
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End what is served."""
+        self._console.end()
+        await super().shutdown(sockets)
+
+
+def server_of(console: Console) -> uvicorn.Server:
+    """Return what serves it."""
     config = uvicorn.Config(
-        application,
+        console.application(),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -55,12 +68,12 @@ def server_of(application: ASGIApp) -> uvicorn.Server:
         timeout_graceful_shutdown=1,
         limit_concurrency=200,
     )
-    return uvicorn.Server(config)
+    return _Server(config, console)
 
 
-def serve_until_signal(application: ASGIApp, listener: socket.socket) -> None:
+def serve_until_signal(console: Console, listener: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT."""
     # uvicorn raises the signal again once it has ended; that is all there is to do then.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: None)
-    server_of(application).run(sockets=[listener])
+    server_of(console).run(sockets=[listener])

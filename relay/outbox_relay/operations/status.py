@@ -112,14 +112,17 @@ class Status:
     failovers: list[Failover]
     consumers: ConsumerTotals
     window: float
+    backlog_is_cut: bool = False
+    """Whether the backlog is larger than what was counted."""
 
 
-def look(conn: psycopg.Connection[Any], window: float = WINDOW_S) -> Status:
+def look(conn: psycopg.Connection[Any], window: float = WINDOW_S, *, most: int | None = None) -> Status:
     """Read everything as of one moment; needs no more than the role outbox_reader.
 
     Args:
         conn: an autocommit connection that is in no transaction.
         window: seconds over which rates are taken.
+        most: messages of the backlog to count at most, the oldest first; None: all.
     """
     conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     conn.read_only = True
@@ -129,8 +132,6 @@ def look(conn: psycopg.Connection[Any], window: float = WINDOW_S) -> Status:
             lanes = cursor.execute(STATEMENTS["lanes"]).fetchall()
         with conn.cursor(row_factory=class_row(Waiting)) as cursor:
             waiting = cursor.execute(STATEMENTS["waiting"]).fetchall()
-        with conn.cursor(row_factory=class_row(Unsettled)) as cursor:
-            unsettled = cursor.execute(STATEMENTS["unsettled"], {"overdue": OVERDUE_S}).fetchall()
         with conn.cursor(row_factory=class_row(GrownTopic)) as cursor:
             grown = cursor.execute(STATEMENTS["grown"]).fetchall()
         status = Status(
@@ -139,7 +140,7 @@ def look(conn: psycopg.Connection[Any], window: float = WINDOW_S) -> Status:
             lanes=lanes,
             holds=hold_groups.read(conn),
             waiting=waiting,
-            unsettled=unsettled,
+            unsettled=unsettled(conn),
             alarms=registry.alarms(conn),
             grown=grown,
             partitions=partitions.read(conn),
@@ -147,9 +148,15 @@ def look(conn: psycopg.Connection[Any], window: float = WINDOW_S) -> Status:
             consumers=consumers.totals(conn),
             window=window,
         )
-        _backlog(conn, status)
+        _backlog(conn, status, most)
         _rates(conn, status)
     return status
+
+
+def unsettled(conn: psycopg.Connection[Any]) -> list[Unsettled]:
+    """Count the messages that somebody has to decide."""
+    with conn.cursor(row_factory=class_row(Unsettled)) as cursor:
+        return cursor.execute(STATEMENTS["unsettled"], {"overdue": OVERDUE_S}).fetchall()
 
 
 class LateTopic(NamedTuple):
@@ -183,10 +190,12 @@ def late_topics(conn: psycopg.Connection[Any], *, limit: float) -> list[LateTopi
     ]
 
 
-def _backlog(conn: psycopg.Connection[Any], status: Status) -> None:
+def _backlog(conn: psycopg.Connection[Any], status: Status, most: int | None) -> None:
     by_lane = {lane.lane: lane.share for lane in status.lanes}
     delayed = 0
-    for row in _differences(conn):
+    rows = _differences(conn, most)
+    status.backlog_is_cut = most is not None and sum(row["messages"] + row["delayed"] for row in rows) >= most
+    for row in rows:
         for share in (by_lane[row["lane"]], status.topics[row["topic"]], status.total):
             share.add(row["messages"], row["oldest"])
         delayed += row["delayed"]
@@ -198,7 +207,7 @@ def _backlog(conn: psycopg.Connection[Any], status: Status) -> None:
         status.waiting = [Waiting("delayed", sum_, next_due, known[0].oldest if known else None), *others]
 
 
-def _differences(conn: psycopg.Connection[Any]) -> list[dict[str, Any]]:
+def _differences(conn: psycopg.Connection[Any], most: int | None = None) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     # The lanes of one relay nearly always share their progress.
     groups: dict[Progress, list[int]] = defaultdict(list)
@@ -208,7 +217,9 @@ def _differences(conn: psycopg.Connection[Any]) -> list[dict[str, Any]]:
         # Here nearly every row is wanted, so it comes before indexes are preferred.
         from_start = groups.pop(START, None)
         if from_start:
-            rows += cursor.execute(STATEMENTS["backlog_from_start"], {"lanes": from_start}).fetchall()
+            rows += cursor.execute(
+                STATEMENTS["backlog_from_start"], {"lanes": from_start, "most": most}
+            ).fetchall()
         if groups:
             cursor.execute(STATEMENTS["prefer_indexes"])
         for known, lanes in groups.items():
@@ -221,6 +232,7 @@ def _differences(conn: psycopg.Connection[Any]) -> list[dict[str, Any]]:
                 "after": known.after,
                 "newer_xmax": str(known.snapshot.xmax),
                 "newer_xip": known.snapshot.xip_array,
+                "most": most,
             }
             rows += cursor.execute(STATEMENTS["backlog"], values).fetchall()
     return rows

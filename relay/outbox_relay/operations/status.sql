@@ -37,12 +37,13 @@ SELECT EXISTS (
 -- which two index scans find however much has been published. While a backlog is taken page by page ("after" is
 -- set), what the newer snapshot saw is published up to that position. Messages that wait are left out and those
 -- whose time has not come are counted apart. The age is that of the commit, as near as it is known: when the
--- message was inserted or decided, or fell due.
+-- message was inserted or decided, or fell due. With "most" so many are read at most, of each partition those of the
+-- oldest transactions first, as the index has them.
 SELECT topic, lane,
        count(*) FILTER (WHERE NOT delayed) AS messages,
        extract(epoch FROM clock_timestamp() - min(since) FILTER (WHERE NOT delayed))::float8 AS oldest,
        count(*) FILTER (WHERE delayed) AS delayed
-FROM (
+FROM (SELECT m.* FROM (
     SELECT m.id, m.topic, m.lane, m.position, m.xid,
            greatest(m.born_at, m.decided_at, m.deliver_at) AS since,
            coalesce(m.deliver_at > statement_timestamp(), false) AS delayed
@@ -60,6 +61,7 @@ WHERE (%(after)s::bigint IS NULL OR m.position > %(after)s::bigint
     AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
     AND NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b
                                  WHERE %(partial)s AND b.xid >= %(xmin)s::xid8) p WHERE p.position = m.position)
+LIMIT %(most)s::bigint) m
 GROUP BY topic, lane
 
 -- name: backlog_from_start
@@ -68,7 +70,7 @@ SELECT m.topic, m.lane,
        count(*) FILTER (WHERE NOT delayed) AS messages,
        extract(epoch FROM clock_timestamp() - min(since) FILTER (WHERE NOT delayed))::float8 AS oldest,
        count(*) FILTER (WHERE delayed) AS delayed
-FROM (
+FROM (SELECT m.* FROM (
     SELECT m.id, m.topic, m.lane, m.position,
            greatest(m.born_at, m.decided_at, m.deliver_at) AS since,
            coalesce(m.deliver_at > statement_timestamp(), false) AS delayed
@@ -78,6 +80,7 @@ FROM (
 WHERE NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
     AND NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b) p
                     WHERE p.position = m.position)
+LIMIT %(most)s::bigint) m
 GROUP BY m.topic, m.lane
 
 -- name: published

@@ -280,6 +280,7 @@ def test_the_backlog_is_found_by_the_finders_index_however_much_is_published(
         "newer_xip": known.snapshot.xip_array,
         "partial": False,
         "xmin": str(known.floor.xmin),
+        "most": None,
     }
     text, blocks = plan(conn, STATEMENTS["backlog"], values)
     assert "_xid_lane_hashtext_idx" in text

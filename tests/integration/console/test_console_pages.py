@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from outbox_local.stack.api import Stack
+from outbox_relay.console import pages
 from outbox_relay.operations.actor import os_user
 from tests.support.console_pages import PATHS, Browser, dead_letter, served
 from tests.support.held_keys import hold_key, write_key
 from tests.support.logins import Logins
 from tests.support.outbox_command import outbox, succeed
 from tests.support.plain_inserts import Connection, connect, insert
-from tests.support.publications import own_lanes
+from tests.support.publications import own_lanes, positions, record, snapshot
 from tests.support.waiting import wait_until
 
 NAME = "<script>alert('x')</script>\"'&"
@@ -68,6 +69,7 @@ def test_each_response_forbids_foreign_scripts_and_frames(browser: Browser, path
     assert "server" not in headers
 
 
+@pytest.mark.feature("H-62")
 def test_now_states_each_problem_with_its_command_and_age(conn: Connection, browser: Browser) -> None:
     own_lanes(conn)
     assert "Healthy." in browser.get("/").shown
@@ -80,6 +82,25 @@ def test_now_states_each_problem_with_its_command_and_age(conn: Connection, brow
     assert "outbox dlq summary" in page
 
 
+def test_a_large_backlog_is_counted_in_part_the_oldest_first(
+    conn: Connection, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "MOST_BACKLOG", 4)
+    own_lanes(conn)
+    insert(conn, "orders", "published", "b")
+    record(conn, positions(conn), seen=snapshot(conn), batch=1)
+    insert(conn, "orders", "oldest", "b", born_at="2026-11-01T00:00Z")
+    for number in range(3):
+        assert "or more" not in browser.get("/").shown
+        insert(conn, "orders", f"k{number}", "b")
+    insert(conn, "orders", "newest", "b")
+    shown = " ".join(browser.get("/").shown.split())
+    assert "Backlog 4 or more; the oldest" in shown
+    assert "d old" in shown.partition("or more; the oldest")[2][:16]
+    assert "Of the backlog the oldest 4 are counted" in browser.get("/topics").shown
+
+
+@pytest.mark.feature("H-62")
 def test_what_fails_is_one_list_by_cause(conn: Connection, browser: Browser) -> None:
     own_lanes(conn)
     letter, _ = (dead_letter(conn, "ValueError at m:f: no", key=key) for key in ("a", "b"))
@@ -179,6 +200,7 @@ def test_nothing_is_read_while_no_page_is_open_and_all_open_pages_share_a_reader
         assert console.reader.loans <= rested + 2
 
 
+@pytest.mark.feature("H-62")
 def test_a_page_says_that_postgresql_is_away_and_comes_back(
     private_stack: Stack, private_database: str
 ) -> None:

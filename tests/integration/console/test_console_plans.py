@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outbox_relay.console.reader import STATEMENTS as SQL
+from outbox_relay.operations.archive import STATEMENTS as ARCHIVE
 from outbox_relay.operations.status import STATEMENTS as STATUS
 from tests.integration.inbox.test_dlq_plans import explain
 from tests.support.plain_inserts import Connection
@@ -42,13 +43,15 @@ def test_the_latency_is_read_from_the_newest_batches(conn: Connection, analyzed:
     assert 0 <= median <= highest
 
 
-@pytest.mark.plan("relay/outbox_relay/console/console.sql", "certificates", "certificates_of")
+@pytest.mark.plan("relay/outbox_relay/console/console.sql", "certificates")
+@pytest.mark.plan("relay/outbox_relay/operations/archive.sql", "certificates", "partition")
 def test_certificates_are_few_and_found_by_the_window(conn: Connection) -> None:
     conn.execute(CERTIFIED)
-    found = conn.execute(SQL["certificates_of"], {"xid": "5050"}).fetchall()
-    assert [(row[0], row[2], row[3]) for row in found] == [(f"w{n}", "5000", "5100") for n in (1, 2, 3)]
-    assert conn.execute(SQL["certificates_of"], {"xid": "1"}).fetchall() == []
+    found = conn.execute(ARCHIVE["certificates"], {"xid": "5050"}).fetchall()
+    assert [(row[0], row[2], row[3]) for row in found] == [(f"w{n}", 5000, 5100) for n in (1, 2, 3)]
+    assert conn.execute(ARCHIVE["certificates"], {"xid": "1"}).fetchall() == []
     assert len(conn.execute(SQL["certificates"]).fetchall()) == 60
     # A row for each verification: a year of one each ten minutes is 50,000.
-    plan = explain(conn, SQL["certificates_of"], xid="5050")
+    plan = explain(conn, ARCHIVE["certificates"], xid="5050")
     assert rows_read(plan, "certificate") <= 4 * 6000
+    assert rows_read(explain(conn, ARCHIVE["partition"], id=1), "message") == 0, "the catalog is enough"

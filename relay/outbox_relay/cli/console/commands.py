@@ -27,6 +27,11 @@ PORT = 8642
 NEEDED = ("starlette", "uvicorn", "jinja2")
 
 
+def missing() -> list[str]:
+    """Return the packages of the extra `console` that are not installed."""
+    return [name for name in NEEDED if importlib.util.find_spec(name) is None]
+
+
 def _networks(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[Any, ...]:
     try:
         return tuple(ipaddress.ip_network(text) for text in value)
@@ -118,9 +123,8 @@ def console(
       outbox console --host 0.0.0.0 --token-file /run/secrets/console --hostname outbox.example.com
       outbox console --host 10.0.0.5 --identity-header X-Forwarded-User --proxy 10.0.0.7
     """
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise OperatorError(f"the console needs {', '.join(missing)}: {install_line('console')}")
+    if lacking := missing():
+        raise OperatorError(f"the console needs {', '.join(lacking)}: {install_line('console')}")
     if (identity_header is None) != (not proxies):
         raise click.UsageError("--identity-header and --proxy belong together: who is named, and by whom")
     if token_file is not None and identity_header is not None:
@@ -175,7 +179,7 @@ def _serve(
                 log.info("the console serves", database=str(reader.place), address=url)
             else:
                 click.echo(f"the console of {reader.place}: {url}")
-            serve_until_signal(Console(reader, Pages(reader, kafka), access, options).application(), listener)
+            serve_until_signal(Console(reader, Pages(reader, kafka), access, options), listener)
 
 
 def _is_loopback(host: str) -> bool:

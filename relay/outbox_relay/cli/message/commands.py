@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -17,11 +18,12 @@ from outbox_relay.cli.tx.options import reason_option, wait_option
 from outbox_relay.cli.types import Choice
 from outbox_relay.console import life as life_page
 from outbox_relay.database import connections, schema
+from outbox_relay.operations import archive, consumers, filters, message_story, messages, names
 from outbox_relay.operations import cancel as cancel_operation
-from outbox_relay.operations import consumers, filters, message_story, messages, names
 from outbox_relay.operations.decide import checked_reason
 from outbox_relay.text import former_names
 from outbox_relay.text.errors import OperatorError
+from outbox_relay.text.formatting import printable
 
 
 class Searching:
@@ -148,7 +150,12 @@ def ls(
 
 
 @message.command()
-@click.argument("identity", metavar="ID")
+@click.argument("identity", metavar="[ID]", required=False)
+@click.option(
+    "--key", metavar="TEXT", help="Instead of ID: the newest of this key; UTF-8, or base64:… for bytes."
+)
+@click.option("--biz-id", metavar="TEXT", help="Instead of ID: the newest about this piece of business.")
+@click.option("--index-key", metavar="TEXT", help="Instead of ID: the newest with this index key.")
 @click.option("--body", is_flag=True, help="Also show headers and body.")
 @click.option(
     "--html",
@@ -159,39 +166,88 @@ def ls(
 )
 @dsn_option
 @json_option
-def show(*, identity: str, body: bool, page_file: Path | None, dsn: str, as_json: bool) -> None:
+def show(
+    *,
+    identity: str | None,
+    key: str | None,
+    biz_id: str | None,
+    index_key: str | None,
+    body: bool,
+    page_file: Path | None,
+    dsn: str,
+    as_json: bool,
+) -> None:
     """Show one message's whole life: born, checked, decided, waiting, published where, applied by whom.
 
     ID is the message's id (a number) or its message id (a UUID, as in the record header outbox-id). Of consumer groups,
-    those of the same database are shown.
+    those of the same database are shown; of warehouses, what their newest certificate proves.
 
     \b
       outbox message show 4711
+      outbox message show --key customer-7
       outbox message show 4711 --html life.html
       outbox message show 000000001267-8a3f-9d52-0c6c5f3a8e11 --body
     """
-    number, uuid = filters.identity(identity)
+    what, which = _one(identity, {"key": key, "biz-id": biz_id, "index-key": index_key})
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
-        life = messages.life(conn, filters.Filters(id=number, message_id=uuid), content=body)
+        if identity is None:
+            which = _newest(conn, which, what, dsn)
+        life = messages.life(conn, which, content=body)
         if life is None:
-            raise _unknown(identity, dsn)
+            raise _unknown(what, dsn)
         consumed = consumers.of_message(conn, life.message)
         steps = message_story.next_steps(conn, life, consumed)
+        kept = archive.read(conn, life.message)
     if page_file is not None:
         place = connections.place(dsn)
-        page_file.write_text(life_page.document(life, consumed, steps, place), encoding="utf-8")
+        page_file.write_text(life_page.document(life, consumed, steps, kept, place), encoding="utf-8")
         click.echo(f"written to {page_file}", err=True)
     if as_json:
-        output.emit_json(render.life_document(life, consumed))
+        output.emit_json(render.life_document(life, consumed, kept))
     elif page_file is None:
-        render.show_life(life, consumed, steps)
+        render.show_life(life, consumed, steps, kept)
+
+
+def _one(identity: str | None, by: dict[str, str | None]) -> tuple[str, filters.Filters]:
+    """Return what is searched for, as people and as the search name it.
+
+    Raises:
+        click.UsageError: nothing is named, or two things are.
+    """
+    given = {name: text for name, text in by.items() if text is not None}
+    if len(given) + (identity is not None) != 1:
+        raise click.UsageError("name one message: by ID, --key, --biz-id or --index-key")
+    if identity is not None:
+        number, uuid = filters.identity(identity)
+        return identity, filters.Filters(id=number, message_id=uuid)
+    [(name, text)] = given.items()
+    found = {
+        "key": lambda: filters.Filters(key=filters.key(text)),
+        "biz-id": lambda: filters.Filters(biz_id=text),
+        "index-key": lambda: filters.Filters(index_key=text),
+    }
+    return f"--{name} {shlex.quote(text)}", found[name]()
+
+
+def _newest(conn: connections.Connection, which: filters.Filters, what: str, dsn: str) -> filters.Filters:
+    """Find the newest message that fits, and state that there are older ones.
+
+    Raises:
+        OperatorError: there is none.
+    """
+    found = messages.search(conn, which, 2)
+    if not found:
+        raise _unknown(what, dsn)
+    if len(found) > 1:
+        click.echo(f"the newest of several; all of them: outbox message ls {printable(what)}", err=True)
+    return filters.Filters(id=found[0]["id"])
 
 
 def _unknown(identity: str, dsn: str) -> OperatorError:
     return OperatorError(
-        f"there is no message {identity} in {connections.place(dsn)}: it was never written, its transaction was rolled "
-        "back, or its partition has been dropped\nsearch by key or time: outbox message ls --help"
+        f"there is no message {printable(identity)} in {connections.place(dsn)}: it was never written, its transaction "
+        "was rolled back, or its partition has been dropped\nsearch by key or time: outbox message ls --help"
     )
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from outbox_relay.cli import output
-from outbox_relay.operations import message_story
+from outbox_relay.operations import archive, message_story
+from outbox_relay.operations.archive import Archive
 from outbox_relay.operations.messages import Life, Row
 from outbox_relay.text import formatting
 
@@ -64,7 +65,7 @@ def _place(row: Row) -> str | None:
     return None if row["offset"] is None else f"{row['partition']}/{row['offset']}"
 
 
-def life_document(life: Life, consumed: Sequence[Row]) -> dict[str, Any]:
+def life_document(life: Life, consumed: Sequence[Row], kept: Archive) -> dict[str, Any]:
     """One message's life for machines."""
     document = {
         **as_document(life.message),
@@ -73,6 +74,7 @@ def life_document(life: Life, consumed: Sequence[Row]) -> dict[str, Any]:
         "publications": life.publications,
         "consumers": [{name: _plain(value) for name, value in one.items()} for one in consumed],
     }
+    document["history"] = {name: _plain(value) for name, value in kept.document().items()}
     document["hold"] = None if life.hold is None else life.hold.document()
     if life.content is not None:
         document["headers"] = life.content["headers"]
@@ -80,9 +82,11 @@ def life_document(life: Life, consumed: Sequence[Row]) -> dict[str, Any]:
     return document
 
 
-def show_life(life: Life, consumed: Sequence[Row], steps: Sequence[message_story.Step]) -> None:
+def show_life(
+    life: Life, consumed: Sequence[Row], steps: Sequence[message_story.Step], kept: Archive
+) -> None:
     """Print everything about one message."""
-    output.pairs(message_story.facts(life))
+    output.pairs([*message_story.facts(life), ("kept in", kept.kept)])
     click.echo()
     for entry in message_story.past(life, consumed):
         click.echo(f"{formatting.cell(entry.at)}  {entry.text}")
@@ -91,6 +95,8 @@ def show_life(life: Life, consumed: Sequence[Row], steps: Sequence[message_story
             click.echo(
                 f"consumer group {formatting.printable(one['consumer_group'])}: {message_story.state_in_group(one)}"
             )
+    for certificate in kept.certificates:
+        click.secho(archive.sentence(certificate), fg="red" if certificate["problems"] else None)
     for step in steps:
         click.secho(f"next  {step.text}", fg="red" if step.is_alarm else None)
         for line in step.commands:
