@@ -158,13 +158,15 @@ class Core:
         return bool(self._unsecured)
 
     def _route(self, rows: Iterable[Row], *, in_doubt: bool = False, taken_from: Scope | None = None) -> None:
-        holds, partition_of = self.holds, self.topics.partition
+        holds, push = self.holds, self.streams.push
+        counts, partition_of = self.topics.counts, self.topics.partition_of
         for row in rows:
             self._numbered += 1
-            partition = partition_of(row)
+            count = counts.get(row.topic)
+            partition = -1 if count is None else partition_of(row, count)
             item = Item(row, self._numbered, partition, in_doubt or row.in_doubt, taken_from)
             has_failed = taken_from is not None and holds.take_out(taken_from, row)
-            scope = holds.scope_of(row, partition, taken_from)
+            scope = holds.scope_of(row, partition, taken_from) if holds.by_scope else None
             if item.in_doubt and scope is None and self.read_back.take(item):
                 self.streams.published.append(item)
             elif row.is_expired:
@@ -178,7 +180,7 @@ class Core:
             else:
                 if has_failed:
                     self.streams.suspect(row.topic)
-                self.streams.push(item)
+                push(item)
 
     def _reroute(self, items: list[Item]) -> None:
         """Send messages again, in order, or let those wait whose hold has begun meanwhile (R2, R5)."""
@@ -311,7 +313,7 @@ class Core:
 
     def next_write(self) -> Write | None:
         """Return the next transaction, or None if there is nothing to write. It is under way until `written`."""
-        published = tuple(self.streams.published)
+        published = tuple(self.streams.in_order())
         first = self.streams.first_of({claim.row.topic for claim in self.holds.claims.values()})
         claims = tuple(  # R4: nothing of its key in front of it is on its way
             claim

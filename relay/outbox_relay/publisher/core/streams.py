@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import NamedTuple
 
 from outbox_relay.publisher.core.values import Item, Limits, Row, Scope
@@ -110,14 +110,12 @@ class Streams:
         if stream is None or stream.producer != producer:
             return
         before = len(self.published)
-        for item in items:
-            if stream.sent and stream.sent[0] is item:
+        if len(items) <= len(stream.sent) and all(map(is_, items, stream.sent)):
+            for _ in items:
                 stream.sent.popleft()
-            elif item in stream.sent:
-                stream.sent.remove(item)
-            else:
-                continue
-            self.published.append(item)
+            self.published += items
+        else:
+            self._publish_those_sent(items, stream)
         if not stream.sent:
             self._drop_empty(name)
         if topic in self.probation:
@@ -125,10 +123,21 @@ class Streams:
             if self.probation[topic] <= 0:
                 del self.probation[topic]
 
+    def _publish_those_sent(self, items: Iterable[Item], stream: Stream) -> None:
+        for item in items:
+            if item in stream.sent:
+                stream.sent.remove(item)
+                self.published.append(item)
+
     def _drop_empty(self, name: tuple[str, int]) -> None:
         stream = self.by_name[name]
         if not stream.sent and not stream.queued:
             del self.by_name[name]
+
+    def in_order(self) -> list[Item]:
+        """Return the published messages in their order of arrival, which is how they lie in memory."""
+        self.published.sort(key=_number)
+        return self.published
 
     def recorded(self, items: Collection[Item]) -> None:
         """Forget published messages: a write has recorded them."""

@@ -17,12 +17,12 @@ class TopicCounts:
         self.counts = dict(counts)
         self.skip_ahead = skip_ahead
         self.moving: dict[str, Count] = {}
-        self._partition_of = partition_of
+        self.partition_of = partition_of
 
     def partition(self, row: Row) -> int:
         """Return a message's partition; -1 while the topic is unknown."""
         count = self.counts.get(row.topic)
-        return -1 if count is None else self._partition_of(row, count)
+        return -1 if count is None else self.partition_of(row, count)
 
     def request(self, topic: str, count: Count) -> bool:
         """Note the count that a topic is to have. Return whether the topic was unknown: it has the count at once."""

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 from math import inf
+from operator import itemgetter
 from typing import Any
 
 import psycopg
@@ -43,6 +44,7 @@ FRESH_S = 0.25
 MOST_APART = 250
 """Groups that are read apart: each has a list of its own, and is left out of polls. With more of them, all that are not
 read apart are one list, and what is new waits behind it."""
+_TOPIC, _WAITING = itemgetter(TOPIC), itemgetter(WAITING)
 
 
 @dataclass(slots=True)
@@ -302,9 +304,9 @@ def _rounded(number: int) -> int:
 
 def due_of(raws: list[RawRow]) -> str | None:
     """Return when the first message of a page is due that waits for its time."""
-    return min((row[WAITING] for row in raws if row[WAITING] is not None), default=None)
+    return min((due for due in set(map(_WAITING, raws)) if due is not None), default=None)
 
 
 def topics_of(raws: list[RawRow]) -> set[str]:
     """Return the topics of a page."""
-    return {row[TOPIC] for row in raws if row[TOPIC] is not None}
+    return {topic for topic in set(map(_TOPIC, raws)) if topic is not None}

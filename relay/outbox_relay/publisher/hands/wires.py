@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -73,11 +73,11 @@ class Wire:
         """Give a message to the producer. What this raises concerns it alone, but see `fault_of`."""
         if not self.waiting:
             self.since = now
-        row = item.row
-        raw, own = cast("tuple[RawRow, Any]", row.content)
+        content: tuple[RawRow, Any] = item.row.content  # type: ignore[assignment]  # what `Rows` made
+        raw, own = content
         headers = record_headers(raw, own)
         self.produce(
-            row.topic, raw[BODY], raw[KEY], item.partition, partial(self.delivered, item), headers=headers
+            self.topic, raw[BODY], raw[KEY], self.partition, partial(self.delivered, item), headers=headers
         )
         self.waiting += 1
         item.sent_at = now
@@ -230,7 +230,7 @@ class Wires:
                     handle.producers.ended = raised.args[0]
                     continue
             else:
-                if not self.handed % SERVE_EVERY:
+                if self._backlog:
                     self.serve(0)
                 continue
             item = self._backlog[0][0]
@@ -245,7 +245,7 @@ class Wires:
         """Hand over what is first, and what follows it for its producer; an error concerns the first that is left."""
         backlog, wires = self._backlog, handle.wires
         producer = backlog[0][1]
-        while backlog:
+        for _ in range(min(SERVE_EVERY, len(backlog))):
             item, by = backlog[0]
             if by is not producer:
                 return
@@ -254,8 +254,6 @@ class Wires:
             wire.hand_over(item, now)
             backlog.popleft()
             self.handed += 1
-            if not self.handed % SERVE_EVERY:
-                return
 
     def _new_wire(self, handle: Handle, name: tuple[str, int]) -> Wire:
         of_topic = self._topics.get(name[0])
