@@ -158,8 +158,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         ),
         **dict.fromkeys(["branch", "lanes", "columns", "weight", "withheld", "headers"], PART),
         **dict.fromkeys(["is_named", "text_header", "no_text_header", "text_bytes"], PART),
-        "unpublished": "without any progress: reads everything on purpose",
-        "partial_backlog": "once per topic after a take-over: reads all publications since the floor on purpose",
+        "unpublished": "without a floor: reads everything on purpose",
     },
     "relay/outbox_relay/publisher/partitions.sql": {
         "newest": NO_TABLE,
@@ -177,7 +176,6 @@ EXEMPT: dict[str, dict[str, str]] = {
         "doubt_held": "when lanes are taken: reads what is held only where their last owner was on another server",
         **dict.fromkeys(
             [
-                "doubts",
                 "leadership",
                 "others",
                 "other_versions",
@@ -195,7 +193,6 @@ EXEMPT: dict[str, dict[str, str]] = {
                 "lock",
                 "lock_timeout",
                 "idle_timeout",
-                "cluster",
                 "mark_session",
                 "session_mark",
                 "renewal_settings",

@@ -24,7 +24,7 @@ from outbox_relay.publisher.lease import Lease
 from outbox_relay.publisher.listing import Listing
 from outbox_relay.publisher.polls import Polls
 from outbox_relay.publisher.prepared import INT2, INT8, TEXT, Numbered, PreparedStatements, Rider
-from outbox_relay.publisher.snapshot import BEGINNING, Progress, Snapshot
+from outbox_relay.publisher.snapshot import BEGINNING, Difference, Snapshot
 
 STATEMENTS = Statements("outbox_relay/publisher/finder.sql")
 
@@ -174,6 +174,8 @@ _NOT_ASKED = {
     "secured": sql.SQL(STATEMENTS["not_secured"]),
 }
 
+_ALL, _UNPUBLISHED = sql.SQL(""), sql.SQL(STATEMENTS["no_publication"])
+
 
 def prepare_session(conn: psycopg.Connection[Any], lease: float = 10.0) -> None:
     """Apply the session settings that the finder's plans need; a transaction left open ends after `lease` seconds."""
@@ -203,8 +205,10 @@ class Finder:
         self._tables: tuple[str, ...] = ()
         self.statements = PreparedStatements(conn) if statements is None else statements
         self._polls = Polls(conn, self.statements)
-        self._page = sql.SQL(STATEMENTS["page"]).format(**_FRAGMENTS)
-        self._dense_page = sql.SQL(STATEMENTS["dense_page"]).format(**_FRAGMENTS)
+        self._page, self._dense_page = (
+            sql.SQL(STATEMENTS["page"]).format(listed=listed, **_FRAGMENTS)
+            for listed in (sql.SQL(STATEMENTS["listed"]), _ALL)
+        )
 
     def name_partitions(self, tables: tuple[str, ...]) -> None:
         """Put the statements together for these partitions (tables of schema `outbox`)."""
@@ -275,22 +279,18 @@ class Finder:
         needs_none = has_carried or answer.is_secured
         return Poll(answer.snapshot, answer.newest, answer.rows, more, answer.topics, needs_none)
 
-    def backlog(self, progress: Progress, scope: Scope) -> Listing:
-        """List the ids of an open difference beyond its position; of a partial one, those without a publication."""
-        base, current = progress.base, progress.snapshot
-        assert base is not None  # noqa: S101  (level groups are polled)
+    def backlog(self, difference: Difference, scope: Scope) -> Listing:
+        """List the ids of a difference; of a partial one, those without a publication."""
+        base, current, is_partial = difference
         if base == BEGINNING and scope.topic is None and not scope.without:
-            bounds = {"lanes": array_text(scope.lanes), **_bounds(current, progress.after)}
-            return self._list("unpublished", bounds)
-        bounds = _difference(base, current, scope, progress.after)
-        branches = self.branches("backlog_branch", scope)
-        if not progress.is_partial:
-            return self._list("backlog", bounds, branches=branches)
+            bounds = {"lanes": array_text(scope.lanes), **_bounds(current)}
+            return Listing(self._cursor, sql.SQL(STATEMENTS["unpublished"]), bounds)
+        statement, bounds = sql.SQL(STATEMENTS["backlog"]), _difference(base, current, scope)
+        parts = {"branches": self.branches("backlog_branch", scope), "unpublished": _ALL}
+        if not is_partial:
+            return Listing(self._cursor, statement, bounds, **parts)
         with self._no_nested_loops():
-            return self._list("partial_backlog", bounds, branches=branches)
-
-    def _list(self, name: str, bounds: dict[str, Any], **parts: sql.Composed) -> Listing:
-        return Listing(self._cursor, sql.SQL(STATEMENTS[name]), bounds, **parts)
+            return Listing(self._cursor, statement, bounds, **{**parts, "unpublished": _UNPUBLISHED})
 
     def unpublished_by_topic(self, floor: Snapshot, current: Snapshot, scope: Scope) -> dict[int, int]:
         """Count, by hash of the topic, what a large difference begins with, without what has a publication."""
@@ -298,8 +298,8 @@ class Finder:
         branches = self.branches("backlog_branch", scope)
         values = {"page": self.page_size, **_difference(floor, current, scope)}
         with self._no_nested_loops():
-            found = self._cursor.execute(statement.format(branches=branches), values, prepare=False)
-            return dict(found.fetchall())
+            composed = statement.format(branches=branches, unpublished=_UNPUBLISHED)
+            return dict(self._cursor.execute(composed, values, prepare=False).fetchall())
 
     @contextmanager
     def _no_nested_loops(self) -> Iterator[None]:
@@ -333,8 +333,7 @@ class Finder:
             "highest": highest,
             "bytes": self.page_bytes,
             "row_bytes": self.row_bytes,
-            "cur_xmax": str(current.xmax),
-            "cur_xip": current.xip_array,
+            **_bounds(current),
         }
         if span <= DENSE * len(ids):
             rows = self._cursor.execute(self._dense_page, bounds, prepare=True).fetchall()
@@ -361,14 +360,14 @@ class Finder:
         return Snapshot.parse(row[0]), row[1]
 
 
-def _bounds(current: Snapshot, after: int | None) -> dict[str, Any]:
-    return {"cur_xmax": str(current.xmax), "cur_xip": current.xip_array, "after": after or 0}
+def _bounds(current: Snapshot) -> dict[str, Any]:
+    return {"cur_xmax": str(current.xmax), "cur_xip": current.xip_array}
 
 
-def _difference(base: Snapshot, current: Snapshot, scope: Scope, after: int | None = None) -> dict[str, Any]:
+def _difference(base: Snapshot, current: Snapshot, scope: Scope) -> dict[str, Any]:
     # What still runs is not searched; see "poll".
     ended = array_text(xid for xid in base.xip if current.has_ended(xid))
-    bounds = {"xmax": str(base.xmax), "xip": ended, "since": str(base.xmin), **_bounds(current, after)}
+    bounds = {"xmax": str(base.xmax), "xip": ended, "since": str(base.xmin), **_bounds(current)}
     return bounds | scope.values
 
 

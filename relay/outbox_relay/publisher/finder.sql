@@ -181,30 +181,27 @@ CASE WHEN (pg_column_size(headers) > 500 OR pg_column_compression(headers) IS NO
           THEN '[]' ELSE headers::text END
 
 -- name: backlog
--- A large difference, listed once, as ids in position order: what "cur" sees and the previous snapshot did not, beyond a
--- position. PostgreSQL writes the ids to a temporary file; see listing.py. Without what waits: that leaves the table by its hold
+-- A large difference, listed once, as ids in position order: what "cur" sees and the previous snapshot did not.
+-- PostgreSQL writes the ids to a temporary file; see listing.py. Without what waits: that leaves the table by its hold
 -- only, or with another xid.
-DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR SELECT id FROM ({branches}) m
-WHERE NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id) ORDER BY position
+DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR SELECT m.id FROM ({branches}) m
+WHERE {unpublished} NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id) ORDER BY m.position
+
+-- name: no_publication
+-- Where some of it is published: without what has a publication. A message has its xid before it is visible, so its publication,
+-- which is written later, has a higher one.
+NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b WHERE b.xid >= %(since)s::xid8) p
+            WHERE p.position = m.position) AND
 
 -- name: backlog_branch
 -- One live partition of a large difference.
 SELECT id, position, topic FROM {partition} WHERE {scope} AND xid >= %(xmax)s::xid8
-    AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[]) AND position > %(after)s
+    AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[])
     AND state = 'COMMITTED'
 UNION ALL
 SELECT id, position, topic FROM {partition} WHERE {scope} AND xid = ANY (%(xip)s::xid8[])
-    AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[]) AND position > %(after)s
+    AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[])
     AND state = 'COMMITTED'
-
--- name: partial_backlog
--- The same where some of it is published: a topic was read apart from the others. What has no publication is to be
--- published. A message has its xid before it is visible, so its publication, which is written later, has a higher one.
-DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR SELECT m.id FROM ({branches}) m
-WHERE NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b
-                               WHERE b.xid >= %(since)s::xid8) p WHERE p.position = m.position)
-    AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
-ORDER BY m.position
 
 -- name: unpublished_by_topic
 -- What a poll counts of a difference of more than a page, without what is published or has expired: messages by hash of a
@@ -212,9 +209,7 @@ ORDER BY m.position
 -- outside: the planner would choose a nested loop for it.
 WITH unpublished AS MATERIALIZED (
     SELECT hashtext(m.topic) AS hash FROM ({branches}) m
-    WHERE NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b
-                                   WHERE b.xid >= %(since)s::xid8) p WHERE p.position = m.position)
-        AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id AND w.reason = 'expired')
+    WHERE {unpublished} NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id AND w.reason = 'expired')
 )
 SELECT hash, count(*) FROM (SELECT hash FROM unpublished LIMIT %(page)s + 1) f GROUP BY hash
 
@@ -231,10 +226,10 @@ SELECT p.position FROM (
 ) p WHERE p.position IN (SELECT unnest(%(positions)s::bigint[]))
 
 -- name: unpublished
--- The same when no progress is known (a new schema, a restore, another cluster): all that has no publication.
+-- The same when no floor is known (a new schema, a restore, another cluster): all that has no publication.
 DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR
 SELECT m.id FROM outbox.message m
-WHERE m.lane = ANY (%(lanes)s::smallint[]) AND m.state = 'COMMITTED' AND m.position > %(after)s
+WHERE m.lane = ANY (%(lanes)s::smallint[]) AND m.state = 'COMMITTED'
     AND m.xid < %(cur_xmax)s::xid8 AND NOT m.xid = ANY (%(cur_xip)s::xid8[])
     AND NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b) p
                     WHERE p.position = m.position)
@@ -262,28 +257,17 @@ SELECT {columns} FROM (
         SELECT *, sum(weight) OVER (ORDER BY place ROWS UNBOUNDED PRECEDING) AS bytes
         FROM (
             SELECT *, position + 0 AS place, {weight} AS weight FROM outbox.message
-            WHERE id = ANY (%(ids)s::bigint[]) AND id BETWEEN %(lowest)s AND %(highest)s OFFSET 0
+            WHERE {listed} id BETWEEN %(lowest)s AND %(highest)s OFFSET 0
         ) w
         WHERE state = 'COMMITTED' AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[])
     ) c WHERE bytes - weight < %(bytes)s ORDER BY place OFFSET 0
 ) m
 ORDER BY place
 
--- name: dense_page
--- The same where the ids follow each other closely: one walk over their range instead of one descent per id.
--- Rows between them that are not on the list are left out by the caller. They count, too: a page that they fill alone
--- says nothing of the ids on the list.
-SELECT {columns} FROM (
-    SELECT *, {withheld} AS withheld FROM (
-        SELECT *, sum(weight) OVER (ORDER BY place ROWS UNBOUNDED PRECEDING) AS bytes
-        FROM (
-            SELECT *, position + 0 AS place, {weight} AS weight FROM outbox.message
-            WHERE id BETWEEN %(lowest)s AND %(highest)s OFFSET 0
-        ) w
-        WHERE state = 'COMMITTED' AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[])
-    ) c WHERE bytes - weight < %(bytes)s ORDER BY place OFFSET 0
-) m
-ORDER BY place
+-- name: listed
+-- The ids, in "page". Where they follow each other closely it is left out: one walk over their range costs less than a descent for each.
+-- Rows between them are left out by the caller. They count, too: a page that they fill alone says nothing of the ids.
+id = ANY (%(ids)s::bigint[]) AND
 
 -- name: here
 -- A snapshot and the newest position given out, for a lane that joins.

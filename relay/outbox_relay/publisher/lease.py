@@ -28,7 +28,7 @@ from outbox.partitioning.lanes import LANES
 from outbox.statements import Statements, array_text
 from outbox_relay.publisher.guarantee import Guarantee
 from outbox_relay.publisher.shard import ALL_LANES, Shard
-from outbox_relay.publisher.snapshot import START, Progress, Snapshot
+from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
 from outbox_relay.publisher.switching import may_take
 from outbox_relay.text.errors import OperatorError
 from outbox_relay.text.logs import Log
@@ -77,7 +77,8 @@ def owner_name() -> str:
 class Taken:
     """Lanes that were taken, with what their last owner left of them."""
 
-    progress: dict[int, Progress] = field(default_factory=dict)
+    floors: dict[int, Snapshot] = field(default_factory=dict)
+    """Everything that this snapshot sees of a lane is published, or waits."""
     doubted: dict[int, int] = field(default_factory=dict)
     """Per lane, up to which position earlier owners may have given messages to Kafka without recording it."""
     left: frozenset[int] = frozenset()
@@ -124,7 +125,7 @@ class Lease:
             )
 
     def take(self, conn: psycopg.Connection[Any], lanes: Iterable[int], batch: int = 0) -> Taken:
-        """Take those of the lanes that no living relay owns, with the progress recorded by their last owners.
+        """Take those of the lanes that no living relay owns, with the floors recorded by their last owners.
 
         A row that another session holds is left: the lane is not among those returned.
 
@@ -141,7 +142,7 @@ class Lease:
             taken = self._take(conn, lanes, batch)
         except psycopg.errors.LockNotAvailable:
             raise LanesLockedError(lock_holders(conn)) from None
-        self.lanes |= taken.progress.keys()
+        self.lanes |= taken.floors.keys()
         if taken.left:
             # Once more: until the commit the last owner's polls found the lanes its own. Nothing has to be written: who
             # takes the lanes from us asks again, and whoever they are given back to is told what is noted here.
@@ -151,7 +152,6 @@ class Lease:
 
     def _take(self, conn: psycopg.Connection[Any], lanes: Iterable[int], batch: int) -> Taken:
         mine = {"owner": self.owner, "epoch": self.epoch}
-        taken = Taken()
         with conn.transaction() as transaction:
             conn.execute(STATEMENTS["lock_timeout"], {"ms": f"{TAKE_WAIT_S * 1000:.0f}"})
             # Frozen here, this process keeps other relays from renewing: it loses its session before they lose lanes.
@@ -164,14 +164,12 @@ class Lease:
             free = frozenset(lane for (lane,) in rows)
             if not free or not may_take(conn, self, free):
                 return Taken()
-            system_identifier = _one(conn, "cluster")
-            here = {"system_identifier": system_identifier}
             is_copied = _one(conn, "is_copied")
             if is_copied:
-                log.warning("a dump was restored into this database", system_identifier=system_identifier)
-                if conn.execute(STATEMENTS["leave_timeline"], here).rowcount != LANES:
+                log.warning("a dump was restored into this database")
+                if conn.execute(STATEMENTS["leave_timeline"]).rowcount != LANES:
                     raise psycopg.Rollback(transaction)  # somebody holds a lane's row: again in a moment
-            restored = _one(conn, "has_foreign_xids", {**here, "is_copied": is_copied})
+            restored = _one(conn, "has_foreign_xids", {"is_copied": is_copied})
             if restored and conn.execute(STATEMENTS["others"], {"owner": self.owner}).fetchone() != (0,):
                 log.warning(
                     "messages of another cluster are not published while other relays have lanes",
@@ -186,25 +184,16 @@ class Lease:
                 # No other relay has lanes, and a wait for a producer's row lock must not undo it.
                 conn.execute(STATEMENTS["lock_timeout"], {"ms": "0"})
                 _take_over_restored(conn)
-            taken = _left_behind(conn, free, system_identifier, restored=restored)
+            floors = {lane: floor for lane, floor in read_floors(conn).items() if lane in free}
             # In the transaction that writes where the lanes are: it is noted, or the next taker finds it again.
             _note_failover(conn, free)
-            for lane, known in taken.progress.items():
-                conn.execute(
-                    STATEMENTS["take"],
-                    {
-                        **mine,
-                        "batch": batch,
-                        "delivery": str(self.delivery),
-                        "system_identifier": system_identifier,
-                        "lane": lane,
-                        "doubted_until": taken.doubted[lane],
-                        **columns(known),
-                    },
-                )
+            values = {**mine, "batch": batch, "delivery": str(self.delivery), "restored": restored}
+            values |= {"lanes": array_text(floors), "floors": [*map(str, floors.values())]}
+            rows = conn.execute(STATEMENTS["take"], values).fetchall()
             conn.execute(STATEMENTS["note_origin"])
             conn.execute(STATEMENTS["clear"], {"epoch": self.epoch})
-        return taken
+        doubted = {lane: until for lane, until, _ in rows}
+        return Taken(floors, doubted, frozenset(lane for lane, _, is_left in rows if is_left))
 
     def give_back(self, conn: psycopg.Connection[Any], doubted: Mapping[int, int]) -> frozenset[int]:
         """Give settled lanes back and keep the lease; return the lanes that are given back.
@@ -328,19 +317,10 @@ def lock_holders(conn: psycopg.Connection[Any]) -> list[str]:
     return [row[0] for row in conn.execute(STATEMENTS["lock_holders"]).fetchall()]
 
 
-def _left_behind(
-    conn: psycopg.Connection[Any], lanes: frozenset[int], system_identifier: int, *, restored: bool
-) -> Taken:
-    """Read what the last owners of these lanes left; in statements that begin after the lanes' rows were locked."""
-    rows = conn.execute(STATEMENTS["progress"], {"system_identifier": system_identifier}).fetchall()
-    rows = [row for row in rows if row[0] in lanes]
-    values = {"system_identifier": system_identifier, "restored": restored}
-    doubts = [row for row in conn.execute(STATEMENTS["doubts"], values).fetchall() if row[0] in lanes]
-    return Taken(
-        progress={lane: read_progress(*rest) for lane, *rest in rows},
-        doubted={lane: until for lane, until, *_ in doubts},
-        left=frozenset(lane for lane, _, is_left in doubts if is_left),
-    )
+def read_floors(conn: psycopg.Connection[Any]) -> dict[int, Snapshot]:
+    """Read the recorded floor of every lane; BEGINNING where none is known, or another cluster's."""
+    rows = conn.execute(STATEMENTS["floors"]).fetchall()
+    return {lane: BEGINNING if floor is None else Snapshot.parse(floor) for lane, floor in rows}
 
 
 def _not_marked(conn: psycopg.Connection[Any], lanes: frozenset[int], *, restored: bool) -> frozenset[int]:
@@ -371,26 +351,6 @@ def _take_over_restored(conn: psycopg.Connection[Any]) -> None:
     again = conn.execute(STATEMENTS["take_over_unpublished"]).rowcount
     old = conn.execute(STATEMENTS["take_over_published"]).rowcount
     log.warning("messages of another cluster enqueued", to_publish=again, published_there=old)
-
-
-def columns(progress: Progress) -> dict[str, Any]:
-    """Write a progress as the columns snapshot, base and after; START is all NULL."""
-    if progress == START:
-        return {"snapshot": None, "base": None, "after": None, "is_partial": False}
-    return {
-        "snapshot": str(progress.snapshot),
-        "base": None if progress.base is None else str(progress.base),
-        "after": progress.after,
-        "is_partial": progress.is_partial,
-    }
-
-
-def read_progress(snapshot: str | None, base: str | None, after: int | None, is_partial: bool) -> Progress:
-    """Read the columns of the statement `progress` behind the lane."""
-    if snapshot is None:
-        return START
-    known = None if base is None else Snapshot.parse(base)
-    return Progress(Snapshot.parse(snapshot), known, after, is_partial)
 
 
 def _one(conn: psycopg.Connection[Any], name: str, values: Mapping[str, Any] | None = None) -> Any:

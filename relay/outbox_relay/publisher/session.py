@@ -23,8 +23,8 @@ from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publisher.locked import LockedRows, report_locked
 from outbox_relay.publisher.loop import Loop
 from outbox_relay.publisher.renewal import Renewal
-from outbox_relay.publisher.snapshot import Progress, Snapshot
-from outbox_relay.publisher.upkeep import Upkeep, mark_of, repair
+from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
+from outbox_relay.publisher.upkeep import Mark, Upkeep, repair
 from outbox_relay.text.logs import Log
 
 log = Log("lanes")
@@ -188,10 +188,8 @@ class Session:
                 log.info("partitions done", tables=left, live=list(partitions.tables))
         if len(loop.reads.hashes) > HASHES_KEPT and not loop.core.memory.rows:
             loop.reads.hashes.clear()  # no row of a group is counted
-        levels = {lane: Progress(loop.writes.floor or self._floors[lane]) for lane in loop.reads.lanes}
-        mark = mark_of(levels, partitions.live, of=len(levels))
-        if mark is not None:
-            self._upkeep.mark(mark)
+        if partitions.live and loop.writes.floor != BEGINNING:
+            self._upkeep.mark(Mark(loop.writes.floor, loop.reads.lanes, partitions.live[0].lower))
 
     def _doubt_everything(self) -> None:
         row = self._conn.execute(LANE_STATEMENTS["newest"]).fetchone()
@@ -285,14 +283,14 @@ class Session:
         except LanesLockedError as locked:
             report_locked(locked)
             return False
-        self._locked.miss(lanes - taken.progress.keys())
-        self._floors |= {lane: known.floor for lane, known in taken.progress.items()}
+        self._locked.miss(lanes - taken.floors.keys())
+        self._floors |= taken.floors
         self._doubted |= taken.doubted
-        if taken.progress:
+        if taken.floors:
             self._hands.topics.read_anew(self._leadership.read_generation())
             lease = self._lease
             log.info("lanes taken", owner=lease.owner, epoch=lease.epoch, lanes=sorted(lease.lanes))
-        return bool(taken.progress)
+        return bool(taken.floors)
 
     def _begin(self) -> None:
         """Begin a loop for the lanes that there are."""
@@ -307,8 +305,7 @@ class Session:
         loop = self._loop
         if loop is not None:
             self._batch = loop.writes.batch
-            if loop.writes.floor is not None:
-                self._floors.update(dict.fromkeys(loop.reads.lanes, loop.writes.floor))
+            self._floors.update(dict.fromkeys(loop.reads.lanes, loop.writes.floor))
 
     def _end_loop(self, *, is_clean: bool) -> None:
         self._keep_floors()

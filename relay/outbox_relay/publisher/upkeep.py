@@ -7,7 +7,7 @@ nothing that publishing depends on: what the sweep finds is repaired by the sess
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,7 @@ from outbox.statements import Statements
 from outbox_relay.database.partitions_ahead import keep_ahead
 from outbox_relay.database.periodic import Periodic, Task
 from outbox_relay.publisher.lease import Lease
-from outbox_relay.publisher.partitions import Partition
-from outbox_relay.publisher.snapshot import BEGINNING, START, Progress, Snapshot
+from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
 from outbox_relay.text.logs import Log
 
 SWEEP = Statements("outbox_relay/publisher/sweep.sql")
@@ -33,31 +32,12 @@ AT_ONCE = 10_000
 class Mark:
     """What a sweep may rely on: for these lanes, all that `snapshot` sees is recorded as published.
 
-    `lowest` is the first id of the oldest live partition. `is_whole`: these are all lanes that the relay has.
+    `lowest` is the first id of the oldest live partition.
     """
 
     snapshot: Snapshot
     lanes: frozenset[int]
     lowest: int
-    is_whole: bool
-
-
-def mark_of(recorded: Mapping[int, Progress], live: Sequence[Partition], *, of: int) -> Mark | None:
-    """Return the mark of the most lanes that are recorded up to one snapshot; None before the first.
-
-    Args:
-        recorded: per lane how far it is recorded.
-        live: the live partitions.
-        of: how many lanes the relay has.
-    """
-    lanes: dict[Progress, list[int]] = {}
-    for lane, known in recorded.items():
-        if known.base is None and known != START:
-            lanes.setdefault(known, []).append(lane)
-    if not lanes or not live:
-        return None
-    progress, level = max(lanes.items(), key=lambda item: len(item[1]))
-    return Mark(progress.snapshot, frozenset(level), live[0].lower, is_whole=len(level) == of)
 
 
 class Upkeep:
@@ -147,8 +127,7 @@ class Upkeep:
         ).fetchall()
         with self._lock:
             self._lost = list(rows)
-            # Lanes that were not level stay to be swept: only a mark of all lanes moves the beginning.
-            if not rows and mark.is_whole:
+            if not rows:
                 self._swept = mark
         return len(rows) < AT_ONCE
 

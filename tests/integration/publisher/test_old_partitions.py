@@ -105,6 +105,6 @@ def sweep(upkeep: Upkeep, conn: Connection) -> list[int]:
     """Sweep where the first partition has left, and all that is visible counts as published."""
     conn.execute("SELECT pg_current_xact_id()")
     seen = snapshot(conn)
-    upkeep.mark(Mark(Snapshot.parse(seen), frozenset(range(8)), 1001, is_whole=True))
+    upkeep.mark(Mark(Snapshot.parse(seen), frozenset(range(8)), 1001))
     upkeep.sweep(conn)
     return upkeep.take_lost(range(8))

@@ -213,7 +213,7 @@ def test_a_thousand_topics_cost_no_table_no_index_and_no_page_more_than_one(conn
     assert read[2] <= 1.25 * read[1], "however many topics"
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "page")
+@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "page", "listed")
 def test_a_page_of_a_backlog_reads_its_own_partition_only(conn: Connection) -> None:
     finder = Finder(conn)
     types = {
@@ -246,7 +246,7 @@ def test_a_page_of_a_backlog_reads_its_own_partition_only(conn: Connection) -> N
     assert_sorted_once(plan)
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "dense_page")
+@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "page")
 def test_a_dense_page_walks_its_range_only(conn: Connection) -> None:
     types = {
         "lowest": "bigint",

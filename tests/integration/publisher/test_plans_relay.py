@@ -17,7 +17,7 @@ from outbox_relay.publisher.finder import Finder, Scope, prepare_session
 from outbox_relay.publisher.hands.read_back import STATEMENTS as READ_BACK
 from outbox_relay.publisher.lease import STATEMENTS as LANES
 from outbox_relay.publisher.partitions import STATEMENTS as PARTITIONS
-from outbox_relay.publisher.snapshot import Progress, Snapshot
+from outbox_relay.publisher.snapshot import Difference, Snapshot
 from outbox_relay.publisher.topic_lookup import STATEMENTS as TOPICS
 from outbox_relay.publisher.upkeep import SWEEP
 from tests.support.bare_reader import narrow_partitions
@@ -125,12 +125,11 @@ def test_noting_partition_counts_reads_the_named_topics_only(conn: Connection) -
     assert rows_read(plan, "topic") <= 200, "100 that are registered, each locked and then changed"
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/lanes.sql", "progress")
-def test_progress_is_read_from_the_last_publications_however_many_there_are(conn: Connection) -> None:
-    types, values = {"system_identifier": "bigint"}, {"system_identifier": 1}
-    watched = early(conn, LANES["progress"], types, values)
+@pytest.mark.plan("relay/outbox_relay/publisher/lanes.sql", "floors")
+def test_floors_are_read_from_the_last_publications_however_many_there_are(conn: Connection) -> None:
+    watched = early(conn, LANES["floors"], {}, {})
     fill_and_record(conn)
-    plan = watched.explain(values)
+    plan = watched.explain({})
     assert plan["Actual Rows"] == len(ALL_LANES)
     no_table_is_read_through(plan)
     assert rows_read(plan, "publication_p") <= len(ALL_LANES) * COUNT, "the newest of each partition at most"
@@ -150,10 +149,8 @@ def test_the_last_recorded_offsets_are_read_from_the_newest_publications(conn: C
 
 @pytest.mark.plan("relay/outbox_relay/publisher/lanes.sql", "has_foreign_xids")
 def test_foreign_xids_are_looked_for_at_the_end_of_the_index(conn: Connection) -> None:
-    values = {"is_copied": False, "system_identifier": 1}
-    watched = early(
-        conn, LANES["has_foreign_xids"], {"is_copied": "boolean", "system_identifier": "bigint"}, values
-    )
+    values = {"is_copied": False}
+    watched = early(conn, LANES["has_foreign_xids"], {"is_copied": "boolean"}, values)
     fill(conn)
     plan = watched.explain(values)
     no_table_is_read_through(plan)
@@ -300,7 +297,7 @@ def test_positions_of_a_page_are_hashed_to_compare_them_with_publications(conn: 
     assert removed(plan) == 0, "no position is compared with one that it is not"
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "unpublished_by_topic")
+@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "unpublished_by_topic", "no_publication")
 def test_what_is_published_since_a_floor_is_hashed_and_not_counted(conn: Connection) -> None:
     """Its plan is made each time: a generic one, here with statistics that are older than all rows."""
     finder, scope = Finder(conn, page=100), Scope(frozenset(ALL_LANES))
@@ -324,19 +321,21 @@ def test_what_is_published_since_a_floor_is_hashed_and_not_counted(conn: Connect
     statement = sql.SQL(FINDER["unpublished_by_topic"])
     watched = Prepared(
         conn,
-        statement.format(branches=finder.branches("backlog_branch", scope)),
+        statement.format(
+            branches=finder.branches("backlog_branch", scope), unpublished=sql.SQL(FINDER["no_publication"])
+        ),
         {"first0": "smallint", "last0": "smallint", "xmax": "xid8", "xip": "xid8[]", "cur_xmax": "xid8",
-         "cur_xip": "xid8[]", "after": "bigint", "since": "xid8", "page": "bigint"},
+         "cur_xip": "xid8[]", "since": "xid8", "page": "bigint"},
     )  # fmt: skip
     bounds = {"xmax": str(floor.xmax), "xip": floor.xip_array, "cur_xmax": str(current.xmax),
-              "cur_xip": current.xip_array, "after": 0, "since": str(floor.xmin), "page": 100}  # fmt: skip
+              "cur_xip": current.xip_array, "since": str(floor.xmin), "page": 100}  # fmt: skip
     plan = watched.explain(bounds | scope.values)
     compared = [node for node in nodes(plan) if "Join" in node["Node Type"] or "Loop" in node["Node Type"]]
     assert len(compared) == 2, "with publications, and with what has expired"
     assert all(node.get("Hash Cond") or node.get("Merge Cond") for node in compared)
     assert removed(plan) == 0
     assert rows_read(plan, "message_p") == 500 + 101, "it ends when more than a page is found"
-    listing = finder.backlog(Progress(current, floor, 0, is_partial=True), scope)
+    listing = finder.backlog(Difference(floor, current, is_partial=True), scope)
     assert list(listing.take()) == positions(conn)[500:], "what has expired is not listed"
 
 
@@ -346,13 +345,12 @@ def explain_backlog(
     """Explain what the cursor of a backlog reads."""
     declared = FINDER["backlog"]
     branches = finder.branches("backlog_branch", scope)
-    query = sql.SQL(declared[declared.index("SELECT") :]).format(branches=branches)
+    query = sql.SQL(declared[declared.index("SELECT") :]).format(branches=branches, unpublished=sql.SQL(""))
     values = {
         "xmax": str(previous.xmax),
         "xip": previous.xip_array,
         "cur_xmax": str(current.xmax),
         "cur_xip": current.xip_array,
-        "after": 0,
         **scope.values,
     }
     row = conn.execute(sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ") + query, values).fetchone()

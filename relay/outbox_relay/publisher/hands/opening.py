@@ -111,7 +111,7 @@ class Hands:
             self.conn.execute(HOLD_STATEMENTS["widen"], values)
             holds = HoldRows(self.conn, lanes)
         writes = Writes(
-            self.conn, self.lease, self.statements, reads, holds, self.rows.errors, batch=proving.batch
+            self.conn, self.lease, self.statements, reads, holds, self.rows.errors, floor, batch=proving.batch
         )
         writes.end_announcements()
         reads.learn_groups({scope.topic for scope in holds.by_scope})

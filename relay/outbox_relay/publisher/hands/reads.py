@@ -29,7 +29,7 @@ from outbox_relay.publisher.finder import (
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.prepared import Rider
 from outbox_relay.publisher.read_ahead import QUANTUM, ListAhead, ReadAhead
-from outbox_relay.publisher.snapshot import EVERYTHING, Progress, Snapshot
+from outbox_relay.publisher.snapshot import EVERYTHING, Difference, Snapshot
 
 STATEMENTS = Statements("outbox_relay/publisher/hands/reads.sql")
 
@@ -254,9 +254,9 @@ class Reads:
         assert base is not None and until is not None  # noqa: S101, PT018  (of a list)
         one = self._lists.get(read.group)
         if one is None:
-            progress = Progress(until, base, 0, is_partial=read.compare)
+            difference = Difference(base, until, read.compare)
             scope = self._without(read.apart) if read.group == THE_REST else self._of_group(read.group)
-            one = self._lists[read.group] = self.ahead.list(progress, scope)
+            one = self._lists[read.group] = self.ahead.list(difference, scope)
         size = min(read.rows, max(LEAST_AHEAD, AHEAD // (len(read.apart) or 1)))
         if self.has_tail:
             size = min(size, QUANTUM)

@@ -65,6 +65,8 @@ class Writes:
     holds: HoldRows
     errors: dict[int, Unpublishable]
     """By id, why a message failed."""
+    floor: Snapshot
+    """The last one that was written, or with which this began."""
     unrequested: set[Scope] = field(default_factory=set)
     """Holds that failed again: their requests are over."""
     announced_before: bool = True
@@ -73,8 +75,6 @@ class Writes:
     try_at: float = 0.0
     is_refused: bool = False
     """Whether the last write found a row that another session holds."""
-    floor: Snapshot | None = None
-    """The last one that was written."""
     locked: LockedRows = field(init=False)
     _dropped: frozenset[int] = frozenset()
 
