@@ -137,8 +137,8 @@ EXEMPT: dict[str, dict[str, str]] = {
     "relay/outbox_relay/checker/registered.sql": dict.fromkeys(
         ["registered", "with_callback"], "reads a table with a row per producer group, every few seconds"
     ),
-    "relay/outbox_relay/publisher/local_wal.sql": dict.fromkeys(
-        ["positions", "server", "written", "aurora", "elsewhere"],
+    "relay/outbox_relay/publisher/wal.sql": dict.fromkeys(
+        ["positions", "server", "written", "aurora", "elsewhere", "has_synchronous_standbys"],
         "no table, or a row per role once in a session",
     ),
     "relay/outbox_relay/publisher/finder.sql": {
@@ -161,7 +161,6 @@ EXEMPT: dict[str, dict[str, str]] = {
         "unpublished": "without a floor: reads everything on purpose",
     },
     "relay/outbox_relay/publisher/partitions.sql": {
-        "newest": NO_TABLE,
         **dict.fromkeys(["all", "still_there"], "a row per partition"),
     },
     "relay/outbox_relay/publisher/hands/batches.sql": {
@@ -203,7 +202,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         **dict.fromkeys(["take_over_unpublished", "take_over_published"], RESTORE),
     },
     "relay/outbox_relay/publisher/hands/reads.sql": {"hashes": NO_TABLE},
-    "relay/outbox_relay/publisher/publications.sql": {"record": LANES, "has_synchronous_standbys": NO_TABLE},
+    "relay/outbox_relay/publisher/publications.sql": {"record": LANES},
     "relay/outbox_relay/publisher/sweep.sql": {"settings": NO_TABLE},
 }
 

@@ -19,11 +19,10 @@ from psycopg import sql
 
 from outbox import wire
 from outbox.statements import Statements, array_text
-from outbox_relay.publisher.kept_keys import LONGEST_KEY, LONGEST_TOPIC
 from outbox_relay.publisher.lease import Lease
-from outbox_relay.publisher.listing import Listing
-from outbox_relay.publisher.polls import Polls
+from outbox_relay.publisher.polls import Listing, Polls
 from outbox_relay.publisher.prepared import INT2, INT8, TEXT, Numbered, PreparedStatements, Rider
+from outbox_relay.publisher.records import LONGEST_KEY, LONGEST_TOPIC, ROW_BYTES
 from outbox_relay.publisher.snapshot import BEGINNING, Difference, Snapshot
 
 STATEMENTS = Statements("outbox_relay/publisher/finder.sql")
@@ -32,8 +31,6 @@ PAGE = 5_000
 """Messages per page. Larger pages drain a backlog a little faster and cost memory and latency."""
 PAGE_BYTES = 16 << 20
 """Bytes of rows per page, all their fields counted; a single larger row is still a page of its own."""
-ROW_BYTES = 64 << 20
-"""A larger row comes without its fields: one PostgreSQL message holds a gigabyte, and no topic takes as much."""
 BETWEEN_RANGES = 7
 """Hashes of topics that the index leaves out; with each a poll has another search in each partition (0.3 ms)."""
 LOWEST_HASH, HIGHEST_HASH = -(2**31), 2**31 - 1

@@ -182,7 +182,7 @@ CASE WHEN (pg_column_size(headers) > 500 OR pg_column_compression(headers) IS NO
 
 -- name: backlog
 -- A large difference, listed once, as ids in position order: what "cur" sees and the previous snapshot did not.
--- PostgreSQL writes the ids to a temporary file; see listing.py. Without what waits: that leaves the table by its hold
+-- PostgreSQL writes the ids to a temporary file; see polls.py. Without what waits: that leaves the table by its hold
 -- only, or with another xid.
 DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR SELECT m.id FROM ({branches}) m
 WHERE {unpublished} NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id) ORDER BY m.position

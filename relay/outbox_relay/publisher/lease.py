@@ -10,6 +10,11 @@ then joins again under a new epoch.
 
 A process that dies or freezes while it takes lanes holds their locks only until its session ends: at once, or
 after a lease in an idle transaction. Until then a taker waits, and logs for whom.
+
+Between relays that deliver at least once and exactly once lanes change under conditions. Batches of a shard have two
+transactional ids, so one relay has all of its lanes, or none. The relay that takes them fences the former owner by
+these ids, whatever it does itself then. Nothing fences a relay that delivers at least once: it is done when it has
+given the lanes back, and dead when its lease has run out and PostgreSQL has ended its session.
 """
 
 from __future__ import annotations
@@ -26,10 +31,8 @@ import psycopg
 
 from outbox.partitioning.lanes import LANES
 from outbox.statements import Statements, array_text
-from outbox_relay.publisher.guarantee import Guarantee
-from outbox_relay.publisher.shard import ALL_LANES, Shard
+from outbox_relay.publisher.shard import ALL_LANES, Guarantee, Shard
 from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
-from outbox_relay.publisher.switching import may_take
 from outbox_relay.text.errors import OperatorError
 from outbox_relay.text.logs import Log
 
@@ -56,6 +59,10 @@ class LanesLockedError(RuntimeError):
     def __init__(self, holders: list[str]) -> None:
         super().__init__(f"outbox.lease is locked by {', '.join(holders) or 'a session that has ended'}")
         self.holders = holders
+
+    def report(self) -> None:
+        """Log who holds the lock."""
+        log.warning("the lanes are locked, waiting", held_by=self.holders or "a session that has ended")
 
 
 class RelayRefusedError(OperatorError):
@@ -102,7 +109,8 @@ class Lease:
     shard: Shard = ALL_LANES
     """It leads lanes of this shard only."""
     delivery: Guarantee = Guarantee.AT_LEAST_ONCE
-    waits_for: str | None = None
+    _waits_for: str | None = None
+    """The relay that delivers at least once, and is waited for."""
 
     def renew(self, conn: psycopg.Connection[Any]) -> None:
         """Extend the lease.
@@ -146,7 +154,7 @@ class Lease:
         if taken.left:
             # Once more: until the commit the last owner's polls found the lanes its own. Nothing has to be written: who
             # takes the lanes from us asks again, and whoever they are given back to is told what is noted here.
-            newest = _one(conn, "newest")
+            newest = newest_position(conn)
             taken.doubted |= {lane: max(newest, taken.doubted[lane]) for lane in taken.left}
         return taken
 
@@ -162,7 +170,7 @@ class Lease:
             self.renew(conn)
             rows = conn.execute(STATEMENTS["lock_free"], {**mine, "lanes": array_text(lanes)}).fetchall()
             free = frozenset(lane for (lane,) in rows)
-            if not free or not may_take(conn, self, free):
+            if not free or not self._may_take(conn, free):
                 return Taken()
             is_copied = _one(conn, "is_copied")
             if is_copied:
@@ -178,7 +186,7 @@ class Lease:
                 raise psycopg.Rollback(transaction)
             held = _not_marked(conn, free, restored=restored)
             free -= held
-            if not free or (held and (restored or not may_take(conn, self, free))):
+            if not free or (held and (restored or not self._may_take(conn, free))):
                 return Taken()  # once restored messages are taken over nothing shows any more that they were
             if restored:
                 # No other relay has lanes, and a wait for a producer's row lock must not undo it.
@@ -194,6 +202,24 @@ class Lease:
             conn.execute(STATEMENTS["clear"], {"epoch": self.epoch})
         doubted = {lane: until for lane, until, _ in rows}
         return Taken(floors, doubted, frozenset(lane for lane, _, is_left in rows if is_left))
+
+    def _may_take(self, conn: psycopg.Connection[Any], free: frozenset[int]) -> bool:
+        """Return whether lanes that are free, and locked, can be taken."""
+        values = {"lanes": array_text(free)}
+        is_exact = self.delivery is Guarantee.EXACTLY_ONCE
+        has_batches = is_exact or conn.execute(STATEMENTS["is_exactly_once"], values).fetchone() == (True,)
+        if has_batches and free | self.lanes != self.shard.lanes:
+            return False
+        row = conn.execute(STATEMENTS["not_ended"], values).fetchone() if is_exact else None
+        other = None if row is None else str(row[0])
+        if other is not None and other != self._waits_for:
+            log.warning(
+                "waiting for a relay that delivers at least once",
+                owner=other,
+                repair="stop it, or, if its process is gone, let PostgreSQL end its session",
+            )
+        self._waits_for = other
+        return other is None
 
     def give_back(self, conn: psycopg.Connection[Any], doubted: Mapping[int, int]) -> frozenset[int]:
         """Give settled lanes back and keep the lease; return the lanes that are given back.
@@ -351,6 +377,11 @@ def _take_over_restored(conn: psycopg.Connection[Any]) -> None:
     again = conn.execute(STATEMENTS["take_over_unpublished"]).rowcount
     old = conn.execute(STATEMENTS["take_over_published"]).rowcount
     log.warning("messages of another cluster enqueued", to_publish=again, published_there=old)
+
+
+def newest_position(conn: psycopg.Connection[Any]) -> int:
+    """Return the newest position: no message that was read by now has a higher one."""
+    return int(_one(conn, "newest"))
 
 
 def _one(conn: psycopg.Connection[Any], name: str, values: Mapping[str, Any] | None = None) -> Any:

@@ -10,12 +10,16 @@ from typing import cast
 from outbox_relay.database.partitions_ahead import Room
 from outbox_relay.publisher.core import Core
 from outbox_relay.publisher.core.values import Page, Read, Row, Scope, Write
-from outbox_relay.publisher.counts import Counts
-from outbox_relay.publisher.errors import TOPICS_FAULT, KafkaUnavailableError, Unpublishable
+from outbox_relay.publisher.errors import (
+    PAUSE_LAST_S,
+    TOPICS_FAULT,
+    KafkaUnavailableError,
+    PauseAfterFailure,
+    Unpublishable,
+)
 from outbox_relay.publisher.finder import POSITION, born
 from outbox_relay.publisher.hands.exactly_once import ExactlyOnce
 from outbox_relay.publisher.hands.gates import Gates
-from outbox_relay.publisher.hands.pauses import PAUSE_LAST_S, PauseAfterFailure
 from outbox_relay.publisher.hands.published import check_offsets
 from outbox_relay.publisher.hands.read_back import ReadBack
 from outbox_relay.publisher.hands.reads import FRESH_S, Brought, Reads, due_of, topics_of
@@ -27,7 +31,8 @@ from outbox_relay.publisher.hands.transactional import TransactionalWires
 from outbox_relay.publisher.hands.wires import ProducerEnd, Wires
 from outbox_relay.publisher.hands.writes import Writes
 from outbox_relay.publisher.prepared import Rider
-from outbox_relay.publisher.replication import Replication
+from outbox_relay.publisher.vitals import Counts
+from outbox_relay.publisher.wal import Replication
 from outbox_relay.text.logs import Log
 
 SIGNALS_EVERY_S = 0.25

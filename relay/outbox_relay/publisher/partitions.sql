@@ -1,9 +1,5 @@
 -- Which partitions can still hold something to publish.
 
--- name: newest
--- The newest position given out.
-SELECT last_value FROM outbox.position
-
 -- name: all
 -- Every partition of outbox.message with its bounds, oldest first.
 SELECT c.relname, p.lower, p.upper

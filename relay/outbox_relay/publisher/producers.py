@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from outbox_relay.publisher.kafka import BATCH_BYTES, new_producer, readable
-from outbox_relay.publisher.topic import Topic
+from outbox_relay.publisher.records import Topic
 from outbox_relay.text.logs import Log
 
 SPARE = 512

@@ -17,9 +17,3 @@ WHERE (SELECT count(*) FROM outbox.lane
 SELECT pg_logical_emit_message(true, 'outbox', '')
 WHERE (SELECT count(*) FROM outbox.lane
        WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[])) = cardinality(%(mine)s::smallint[])
-
--- name: has_synchronous_standbys
--- Whether commits wait for standbys: without names, or without senders, they return at once. When this session read its
--- settings, and whether that is so long ago that the checkpointer has read them, too: it is what lets commits wait.
-SELECT current_setting('synchronous_standby_names') <> '' AND current_setting('max_wal_senders') <> '0',
-       pg_conf_load_time(), clock_timestamp() - pg_conf_load_time() > make_interval(secs => %(settled)s)

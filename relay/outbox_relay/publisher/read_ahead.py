@@ -22,7 +22,7 @@ from typing import Any
 import psycopg
 
 from outbox_relay.publisher.finder import PAGE_BYTES, Finder, RawRow, Scope, prepare_session
-from outbox_relay.publisher.listing import Listing
+from outbox_relay.publisher.polls import Listing
 from outbox_relay.publisher.snapshot import Difference
 from outbox_relay.text.logs import inherit
 

@@ -8,21 +8,20 @@ lease) ends the session; what is not recorded is read again from the database.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from outbox_relay.publisher.defects import naming_defects
 from outbox_relay.publisher.delayed import Delayed
-from outbox_relay.publisher.errors import BrokenError
-from outbox_relay.publisher.guarantee import Guarantee
-from outbox_relay.publisher.hands.opening import Hands
-from outbox_relay.publisher.hands.pauses import BROKEN_PAUSE_LAST_S, PauseAfterFailure
-from outbox_relay.publisher.leading import LEAVE_S, LOOK_EVERY_S, Leadership
-from outbox_relay.publisher.lease import LOCK_WAIT_S, LanesLockedError, LeaseLostError
-from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
-from outbox_relay.publisher.locked import LockedRows, report_locked
+from outbox_relay.publisher.errors import BROKEN_PAUSE_LAST_S, BrokenError, PauseAfterFailure
+from outbox_relay.publisher.kafka import KafkaSettingError
+from outbox_relay.publisher.leading import LEAVE_S, LOOK_EVERY_S, Leadership, LockedRows
+from outbox_relay.publisher.lease import LOCK_WAIT_S, LanesLockedError, LeaseLostError, newest_position
 from outbox_relay.publisher.loop import Loop
+from outbox_relay.publisher.opening import Hands
 from outbox_relay.publisher.renewal import Renewal
+from outbox_relay.publisher.shard import Guarantee
 from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
 from outbox_relay.publisher.upkeep import Mark, Upkeep, repair
 from outbox_relay.text.logs import Log
@@ -40,6 +39,30 @@ that finds nothing costs half of one that does."""
 HASHES_KEPT = 10_000
 MOST_BEHIND = 1_000
 """While more topics than this follow no change of theirs yet, none is stated."""
+
+
+_DEFECTS = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+
+
+@contextmanager
+def naming_defects() -> Iterator[None]:
+    """Turn an error that no outside event explains into BrokenError, with the place where it was raised.
+
+    Only while messages are published and recorded: ended there, the relay would be started again and would publish
+    the same messages again, as fast as a supervisor can.
+    """
+    try:
+        yield
+    except (BrokenError, LeaseLostError, KafkaSettingError):
+        raise
+    except _DEFECTS as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {str(error)[:500]}"
+        raise BrokenError(
+            f"internal error in {frame.name} ({frame.filename}:{frame.lineno}): {text}"
+        ) from error
 
 
 @dataclass(slots=True)
@@ -76,7 +99,7 @@ class Session:
         self._at = SessionTimes()
         self._loop: Loop | None = None
         self.counts = hands.counts
-        self.stopping: Callable[[], bool] = lambda: False
+        self.counts.last_found = time.monotonic()
 
     # What others see ----------------------------------------------------------------------------------------------
 
@@ -192,9 +215,7 @@ class Session:
             self._upkeep.mark(Mark(loop.writes.floor, loop.reads.lanes, partitions.live[0].lower))
 
     def _doubt_everything(self) -> None:
-        row = self._conn.execute(LANE_STATEMENTS["newest"]).fetchone()
-        assert row is not None  # noqa: S101  (a sequence has a value)
-        self._doubted.update(dict.fromkeys(self.lanes, row[0]))
+        self._doubted.update(dict.fromkeys(self.lanes, newest_position(self._conn)))
 
     def _doubt_what_is_sent(self) -> None:
         """Note that Kafka may have anything, but where batches are proven before anything else is sent."""
@@ -281,7 +302,7 @@ class Session:
         try:
             taken = self._lease.take(self._conn, lanes, self._batch + 1)
         except LanesLockedError as locked:
-            report_locked(locked)
+            locked.report()
             return False
         self._locked.miss(lanes - taken.floors.keys())
         self._floors |= taken.floors

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from outbox_relay.publisher import finder as finder_module
-from outbox_relay.publisher import listing as listing_module
+from outbox_relay.publisher import polls as polls_module
 from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.finder import (
     BODY,
@@ -36,7 +36,7 @@ def reading(database: str) -> Iterator[Reading]:
 @pytest.fixture
 def small_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of 25 ids instead of 50,000, so that the next part of a list is taken soon."""
-    monkeypatch.setattr(listing_module, "AT_ONCE", 25)
+    monkeypatch.setattr(polls_module, "AT_ONCE", 25)
 
 
 def fall_due(conn: Connection) -> int:

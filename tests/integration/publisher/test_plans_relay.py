@@ -18,7 +18,7 @@ from outbox_relay.publisher.hands.read_back import STATEMENTS as READ_BACK
 from outbox_relay.publisher.lease import STATEMENTS as LANES
 from outbox_relay.publisher.partitions import STATEMENTS as PARTITIONS
 from outbox_relay.publisher.snapshot import Difference, Snapshot
-from outbox_relay.publisher.topic_lookup import STATEMENTS as TOPICS
+from outbox_relay.publisher.topics import STATEMENTS as TOPICS
 from outbox_relay.publisher.upkeep import SWEEP
 from tests.support.bare_reader import narrow_partitions
 from tests.support.lanes import take

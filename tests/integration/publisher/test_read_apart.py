@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator
 import pytest
 
 from outbox.statements import array_text
-from outbox_relay.publisher import finder, listing
+from outbox_relay.publisher import finder, polls
 from outbox_relay.publisher.core.values import THE_REST
 from outbox_relay.publisher.finder import BETWEEN_RANGES, POSITION, TOPIC, Finder, Poll, RawRow, Scope
 from outbox_relay.publisher.hands import reads
@@ -77,7 +77,7 @@ class Loop:
 
 @pytest.fixture
 def loop(database: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
-    monkeypatch.setattr(listing, "AT_ONCE", 12)
+    monkeypatch.setattr(polls, "AT_ONCE", 12)
     monkeypatch.setattr(reads, "QUANTUM", 3)
     # The session takes a page of a list when it is read; here each turn waits for it.
     monkeypatch.setattr(ListAhead, "is_ready", True)

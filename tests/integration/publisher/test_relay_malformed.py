@@ -14,7 +14,7 @@ from outbox_relay.publisher import loop
 from outbox_relay.publisher.core.values import Item, Row
 from outbox_relay.publisher.errors import BrokenError
 from outbox_relay.publisher.hands.published import check_offsets
-from outbox_relay.publisher.kept_keys import LONGEST_TOPIC
+from outbox_relay.publisher.records import LONGEST_TOPIC
 from tests.support.kafka_records import read_topic
 from tests.support.plain_inserts import connect, insert, insert_unchecked, wait_published
 from tests.support.relay_thread import RelayThread

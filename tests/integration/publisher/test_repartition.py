@@ -10,9 +10,8 @@ import pytest
 from outbox.partitioning.lanes import lane_of
 from outbox.partitioning.selectors import partition_of
 from outbox_relay.operations import registry_changes, relays
-from outbox_relay.publisher.hands.topic_watch import TopicWatch
+from outbox_relay.publisher.hands.topic_watch import Found, TopicWatch
 from outbox_relay.publisher.session import Session
-from outbox_relay.publisher.topics import Found
 from tests.support.kafka_records import Record, read_topic
 from tests.support.moved_keys import grow, wrong_of_moved
 from tests.support.outbox_command import outbox

@@ -30,9 +30,8 @@ from outbox_relay.publisher.core.values import Page
 from outbox_relay.publisher.errors import KafkaUnavailableError
 from outbox_relay.publisher.finder import Finder, Scope, prepare_session
 from outbox_relay.publisher.hands import reads
-from outbox_relay.publisher.hands.topic_watch import TopicWatch
+from outbox_relay.publisher.hands.topic_watch import Found, TopicWatch
 from outbox_relay.publisher.lease import LeaseLostError
-from outbox_relay.publisher.topics import Found
 from tests.support.background_flushes import no_background_flushes
 from tests.support.kafka_records import read_topic
 from tests.support.lanes import take

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from outbox_relay.publisher.probe import lacks_replicas
-from outbox_relay.publisher.topic_lookup import _refused
+from outbox_relay.publisher.topics import _refused
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,9 @@ from outbox_relay.publisher.core import Core
 from outbox_relay.publisher.core.streams import NO_PRODUCER
 from outbox_relay.publisher.core.transactions import NotProvenError, Transactions
 from outbox_relay.publisher.core.values import Batch, Item, Scope
-from outbox_relay.publisher.counts import Counts
-from outbox_relay.publisher.errors import TOPICS_FAULT, Unpublishable
+from outbox_relay.publisher.errors import PAUSE_LAST_S, TOPICS_FAULT, PauseAfterFailure, Unpublishable
 from outbox_relay.publisher.finder import MESSAGE_ID, born
 from outbox_relay.publisher.hands.gates import Gates
-from outbox_relay.publisher.hands.pauses import PAUSE_LAST_S, PauseAfterFailure
 from outbox_relay.publisher.hands.proving import ABSENT, not_proven, refusal
 from outbox_relay.publisher.hands.rows import Rows
 from outbox_relay.publisher.hands.senders import OFFSETS_TOPIC
@@ -33,6 +31,7 @@ from outbox_relay.publisher.hands.spans import Spans
 from outbox_relay.publisher.hands.transactional import Failed, TransactionalWires
 from outbox_relay.publisher.hands.writes import Writes
 from outbox_relay.publisher.kafka import readable
+from outbox_relay.publisher.vitals import Counts
 from outbox_relay.text.logs import Log
 
 KEEP_EVERY_S = 3600.0

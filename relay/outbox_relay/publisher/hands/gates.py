@@ -15,8 +15,7 @@ from outbox_relay.publisher.hands.topic_watch import TopicWatch
 from outbox_relay.publisher.hands.transactional import TransactionalWires
 from outbox_relay.publisher.hands.wires import Wires
 from outbox_relay.publisher.hands.writes import Writes
-from outbox_relay.publisher.records import UNNAMED
-from outbox_relay.publisher.topic import Topic
+from outbox_relay.publisher.records import UNNAMED, Topic
 from outbox_relay.text.logs import Log
 
 MOST_RELEASED = 200

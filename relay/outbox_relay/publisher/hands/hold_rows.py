@@ -15,7 +15,7 @@ from outbox.statements import Statements, array_text
 from outbox_relay.publisher.core.values import NOWHERE, Claim, Count, Scope
 from outbox_relay.publisher.finder import KEY, LANE, MESSAGE_ID, ORDER_KEY, QUEUE, RawRow
 from outbox_relay.publisher.hands.rows import TopicCount
-from outbox_relay.publisher.kept_keys import FIRST_BYTES, LONGEST_KEY
+from outbox_relay.publisher.records import FIRST_BYTES, LONGEST_KEY
 
 STATEMENTS = Statements("outbox_relay/publisher/hands/writes.sql")
 

@@ -22,7 +22,6 @@ from confluent_kafka import KafkaException
 from outbox.statements import Statements, array_text
 from outbox_relay.publisher.core.transactions import NotProvenError
 from outbox_relay.publisher.core.values import Item, Proof, Row, Write
-from outbox_relay.publisher.guarantee import Guarantee
 from outbox_relay.publisher.hands.published import records_of
 from outbox_relay.publisher.hands.senders import check
 from outbox_relay.publisher.hands.transactional import TransactionalWires
@@ -30,7 +29,7 @@ from outbox_relay.publisher.hands.writes import STATEMENTS as WRITE_STATEMENTS
 from outbox_relay.publisher.kafka import readable
 from outbox_relay.publisher.lease import Lease, LeaseLostError
 from outbox_relay.publisher.partitions import LivePartitions
-from outbox_relay.publisher.shard import Shard
+from outbox_relay.publisher.shard import Guarantee, Shard
 from outbox_relay.publisher.snapshot import Snapshot
 from outbox_relay.text.errors import OperatorError
 from outbox_relay.text.logs import Log

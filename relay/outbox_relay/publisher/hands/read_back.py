@@ -42,7 +42,7 @@ from outbox_relay.publisher.core.values import Row
 from outbox_relay.publisher.finder import BODY, KEY, MESSAGE_ID
 from outbox_relay.publisher.kafka import new_admin, new_log_reader, readable
 from outbox_relay.publisher.lease import Lease
-from outbox_relay.publisher.topic import Topic
+from outbox_relay.publisher.records import Topic
 from outbox_relay.text.logs import Log
 
 STATEMENTS = Statements("outbox_relay/publisher/hands/read_back.sql")

@@ -7,17 +7,17 @@ not have, that is forbidden, or that somebody paused. A partition count moves wh
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 
 from outbox_relay.database.connections import DatabaseUnreachableError
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
-from outbox_relay.publisher.topic import Topic
-from outbox_relay.publisher.topic_lookup import TopicLookup
-from outbox_relay.publisher.topics import Found, Refresher
-from outbox_relay.text.logs import Log
+from outbox_relay.publisher.records import Topic
+from outbox_relay.publisher.topics import TopicLookup
+from outbox_relay.text.logs import Log, inherit
 
 REFRESH_S = 20.0
 FORGET_S = 600.0
@@ -27,15 +27,20 @@ AGAIN_S = 1.0
 
 log = Log("topics")
 
+Found = Mapping[str, Topic | Unpublishable]
+
 
 class TopicWatch:
-    """Reads topics, and knows when to read them again."""
+    """Reads topics, and knows when to read them again: on a thread and a connection of its own, while it has any.
+
+    What is known stays in use until what is read again is there, however long that takes.
+    """
 
     def __init__(
         self,
         conn: psycopg.Connection[object],
         lookup: TopicLookup,
-        refresher: Refresher,
+        connect: Callable[[], psycopg.Connection[Any]],
         topics: dict[str, Topic],
     ) -> None:
         """Begin without a topic.
@@ -43,12 +48,14 @@ class TopicWatch:
         Args:
             conn: of the publishing loop, for new topics.
             lookup: reads topics from Kafka and the registry.
-            refresher: does so on a thread.
+            connect: opens the thread's connection.
             topics: those that can be published to are noted here.
         """
         self._conn = conn
         self._lookup = lookup
-        self._refresher = refresher
+        self._connect = connect
+        self._thread: ThreadPoolExecutor | None = None
+        self._threads_conn: psycopg.Connection[Any] | None = None
         self.open = topics
         self.closed: dict[str, Unpublishable] = {}
         self.unlisted: set[str] = set()
@@ -86,9 +93,24 @@ class TopicWatch:
         return not self.open and not self.closed and self._reading is None
 
     def rest(self) -> None:
-        """Let go of threads and clients until a topic is in use again."""
-        self._refresher.close()
+        """Wait for what was begun, and let go of thread, connection and client until a topic is in use again."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown(wait=True, cancel_futures=True)
+        if self._threads_conn is not None:
+            self._threads_conn.close()
         self._lookup.rest()
+
+    def begin(self, names: Iterable[str]) -> Future[Found]:
+        """Begin to read topics again."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="topics", initializer=inherit())
+        return self._thread.submit(self._read, list(names))
+
+    def _read(self, names: list[str]) -> Found:
+        if self._threads_conn is None or self._threads_conn.closed:
+            self._threads_conn = self._connect()
+        return self._lookup.read(self._threads_conn, names)
 
     def note(self, name: str, topic: Topic | Unpublishable) -> None:
         """Note what a topic is from now on."""
@@ -150,5 +172,5 @@ class TopicWatch:
         if names:
             self.tried = due
             self._newer.clear()
-            self._reading = self._refresher.start(names)
+            self._reading = self.begin(names)
         return found

@@ -31,7 +31,7 @@ from outbox_relay.publisher.hands.senders import CALL_S, FENCE_S, OFFSETS_TOPIC,
 from outbox_relay.publisher.hands.wires import SERVE_EVERY, Wire, fault_of
 from outbox_relay.publisher.kafka import new_log_reader, readable
 from outbox_relay.publisher.producers import LIST_TIMEOUT_S
-from outbox_relay.publisher.topic import Topic
+from outbox_relay.publisher.records import Topic
 from outbox_relay.text.logs import Log, inherit
 
 PRODUCERS = 2

@@ -24,9 +24,9 @@ from outbox_relay.publisher.finder import LANE, MESSAGE_ID
 from outbox_relay.publisher.hands.hold_rows import HoldRow, HoldRows, claim_values, raw_of, values_of
 from outbox_relay.publisher.hands.published import records_of
 from outbox_relay.publisher.hands.reads import Announced, Reads
+from outbox_relay.publisher.leading import LockedRows
 from outbox_relay.publisher.lease import ROW_WAIT_MS, Lease, LeaseLostError
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
-from outbox_relay.publisher.locked import LockedRows
 from outbox_relay.publisher.prepared import BOOL, INT2, INT8, TEXT, Call, Numbered, PreparedStatements, Rider
 from outbox_relay.publisher.snapshot import Snapshot
 from outbox_relay.text.logs import Log

@@ -1,4 +1,4 @@
-"""What loops are made of: connections, statements and settings that outlive one set of lanes."""
+"""How a relay runs, and what its loops are made of: what outlives one set of lanes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import psycopg
 
+from outbox_relay.database.connections import connect
 from outbox_relay.database.partitions_ahead import Room
 from outbox_relay.publisher.core import Core
 from outbox_relay.publisher.core.transactions import Transactions
 from outbox_relay.publisher.core.values import NOWHERE, Limits, Proof
-from outbox_relay.publisher.counts import Counts
-from outbox_relay.publisher.finder import Finder
+from outbox_relay.publisher.finder import PAGE, Finder
 from outbox_relay.publisher.hands.exactly_once import ExactlyOnce, digest_of
 from outbox_relay.publisher.hands.gates import Gates
 from outbox_relay.publisher.hands.hold_rows import STATEMENTS as HOLD_STATEMENTS
@@ -22,23 +22,26 @@ from outbox_relay.publisher.hands.proving import Proving
 from outbox_relay.publisher.hands.read_back import ReadBack
 from outbox_relay.publisher.hands.reads import Reads
 from outbox_relay.publisher.hands.rows import Rows
-from outbox_relay.publisher.hands.silence import Silence
+from outbox_relay.publisher.hands.silence import PATIENCE_S, Silence
 from outbox_relay.publisher.hands.spans import Begin, Spans
 from outbox_relay.publisher.hands.topic_watch import TopicWatch
 from outbox_relay.publisher.hands.transactional import TransactionalWires
 from outbox_relay.publisher.hands.wires import Wires
 from outbox_relay.publisher.hands.writes import Writes
-from outbox_relay.publisher.kafka import BATCH_BYTES
+from outbox_relay.publisher.kafka import BATCH_BYTES, new_admin
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
-from outbox_relay.publisher.lease import Lease
-from outbox_relay.publisher.local_wal import Positions, Quiet, can_ask_what_is_flushed
+from outbox_relay.publisher.lease import Lease, newest_position
 from outbox_relay.publisher.loop import Loop
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.prepared import PreparedStatements
+from outbox_relay.publisher.probe import PartitionProbe
 from outbox_relay.publisher.producers import SPARE
 from outbox_relay.publisher.read_ahead import ReadAhead
-from outbox_relay.publisher.replication import Replication
+from outbox_relay.publisher.shard import ALL_LANES, Guarantee, Shard
 from outbox_relay.publisher.snapshot import Snapshot
+from outbox_relay.publisher.topics import TopicLookup
+from outbox_relay.publisher.vitals import Counts
+from outbox_relay.publisher.wal import Positions, PublishAfter, Quiet, Replication, can_ask_what_is_flushed
 from outbox_relay.text.logs import Log
 
 log = Log("relay")
@@ -49,34 +52,78 @@ LARGEST = 32 << 20
 
 
 @dataclass(slots=True)
+class RelayOptions:
+    """How a relay runs; times in seconds."""
+
+    dsn: str
+    bootstrap_servers: str
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    lease: float = 10.0
+    poll_min: float = 0.0015
+    poll_max: float = 0.02
+    page: int = PAGE
+    shutdown_timeout: float = 30.0
+    ack_timeout: float = PATIENCE_S
+    report_every: float = 10.0
+    sweep_every: float = 600.0
+    publish_after: PublishAfter = PublishAfter.COMMITTED
+    delivery: Guarantee = Guarantee.AT_LEAST_ONCE
+    shard: Shard = ALL_LANES
+    """The lanes that the relay may lead."""
+    stalled_after: float = 60.0
+    """Without a turn of its loop for so long, and without a statement that runs, the relay gives up its lanes."""
+    begin_span: Begin | None = None
+    """Begins the span of each batch; see outbox_relay/monitoring/batch_spans.py."""
+    positions: Positions = field(default_factory=Positions)
+    """Shared by the relays of a process."""
+
+    def connect(self, purpose: str = "") -> psycopg.Connection[Any]:
+        """Open a connection to PostgreSQL; its name there states what it is for."""
+        name = f"outbox relay {purpose}".rstrip()
+        return connect(self.dsn, application_name=name, silent_after=self.lease)
+
+
 class Hands:
     """What loops are made of."""
 
-    conn: psycopg.Connection[Any]
-    lease: Lease
-    ahead: ReadAhead
-    silence: Silence
-    topics: TopicWatch
-    replication: Replication
-    rows: Rows
-    settings: Mapping[str, Any]
-    page: int
-    positions: Positions
-    begin_span: Begin | None = None
-    counts: Counts = field(default_factory=Counts)
-    statements: PreparedStatements = field(init=False)
-    partitions: LivePartitions = field(init=False)
-    room: Room = field(init=False)
-    asks: bool = field(init=False)
-    quiet: Quiet = field(init=False)
+    def __init__(
+        self,
+        conn: psycopg.Connection[Any],
+        lease: Lease,
+        settings: Mapping[str, Any],
+        options: RelayOptions,
+        counts: Counts,
+    ) -> None:
+        """Prepare statements, and read which partitions there are.
 
-    def __post_init__(self) -> None:
-        """Prepare statements, and read which partitions there are."""
-        self.statements = PreparedStatements(self.conn, self._has_session)
-        self.partitions = LivePartitions(self.conn)
-        self.room = Room(self.conn)
-        self.asks = not self.replication.is_wanted and can_ask_what_is_flushed(self.conn)
-        self.quiet = Quiet(self.statements, self.positions)
+        Args:
+            conn: the loop's connection.
+            lease: whose lanes loops publish.
+            settings: of Kafka's producers.
+            options: of the relay.
+            counts: what the relay has done so far.
+        """
+        self.conn, self.lease, self.settings, self.counts = conn, lease, settings, counts
+        self._page, self._begin_span = options.page, options.begin_span
+        self.rows = Rows()
+        self.ahead = ReadAhead(options.connect, options.page)
+        lookup = TopicLookup(lambda: new_admin(settings))
+        self.topics = TopicWatch(conn, lookup, lambda: options.connect("topics"), self.rows.topics)
+        self.silence = Silence(
+            lambda: PartitionProbe(lambda: new_admin(settings)), patience=options.ack_timeout
+        )
+        self.replication = Replication(conn, options.publish_after)
+        self.statements = PreparedStatements(conn, self._has_session)
+        self.partitions = LivePartitions(conn)
+        self.room = Room(conn)
+        self.asks = not self.replication.is_wanted and can_ask_what_is_flushed(conn)
+        self.quiet = Quiet(self.statements, options.positions)
+
+    def close(self) -> None:
+        """Let go of threads and clients."""
+        self.ahead.close()
+        self.silence.close()
+        self.topics.rest()
 
     def _has_session(self) -> bool:
         """Return whether the session is that in which the lease began, with its settings."""
@@ -95,13 +142,13 @@ class Hands:
         self.topics.closed.clear()  # they are read, and held, when they are used, or their holds tried
         self.partitions.revive()  # rows of other lanes may lie in partitions that held nothing for these
         finder = Finder(
-            self.conn, page=self.page, statements=self.statements, lease=self.lease if self.asks else None
+            self.conn, page=self._page, statements=self.statements, lease=self.lease if self.asks else None
         )
         reads = Reads(finder, self.partitions, self.ahead, lanes)
         proving = Proving(self.conn, self.lease, self.settings, self.partitions, floor, batch)
         proven = proving.run()
         if proving.is_doubted:
-            doubted.update(dict.fromkeys(lanes, self._newest()))
+            doubted.update(dict.fromkeys(lanes, newest_position(self.conn)))
         holds = HoldRows(self.conn, lanes)
         if holds.mixed:
             log.warning(
@@ -115,14 +162,8 @@ class Hands:
         )
         writes.end_announcements()
         reads.learn_groups({scope.topic for scope in holds.by_scope})
-        limits = Limits(
-            page=self.page,
-            page_size=16 << 20,
-            rows=6 * self.page,
-            size=BYTES,
-            largest=LARGEST,
-            window=self.page,
-        )
+        page = self._page
+        limits = Limits(page, 16 << 20, rows=6 * page, size=BYTES, largest=LARGEST, window=page)
         known = self.topics.open.values()
         counts = {topic.name: (topic.partitions, topic.selector) for topic in known}
         core = Core(
@@ -140,7 +181,7 @@ class Hands:
             core.set_count(name, count)
         wires = Wires(self.settings, self.topics.open) if proven is None else proven[0]
         gates = Gates(core, self.topics, writes, wires)
-        spans = Spans(self.begin_span)
+        spans = Spans(self._begin_span)
         return Loop(
             core=core,
             rows=self.rows,
@@ -178,8 +219,3 @@ class Hands:
         known = self.topics.open.get(topic)
         limit = BATCH_BYTES if known is None else known.max_message_bytes
         return NOWHERE if limit >= BATCH_BYTES + SPARE else limit - SPARE
-
-    def _newest(self) -> int:
-        row = self.conn.execute(LANE_STATEMENTS["newest"]).fetchone()
-        assert row is not None  # noqa: S101  (a sequence has a value)
-        return int(row[0])
