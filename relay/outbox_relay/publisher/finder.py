@@ -20,7 +20,7 @@ from psycopg import sql
 from outbox import wire
 from outbox.statements import Statements, array_text
 from outbox_relay.publisher.lease import Lease
-from outbox_relay.publisher.polls import Listing, Polls
+from outbox_relay.publisher.polls import Listing, Poll, Polls
 from outbox_relay.publisher.prepared import INT2, INT8, TEXT, Numbered, PreparedStatements, Rider
 from outbox_relay.publisher.records import LONGEST_KEY, LONGEST_TOPIC, ROW_BYTES
 from outbox_relay.publisher.snapshot import BEGINNING, Difference, Snapshot
@@ -56,24 +56,6 @@ WAITING, EXPIRED, WITHHELD, FILLS_PAGE = range(len(FIELDS) - 4, len(FIELDS))
 
 RawRow = tuple[Any, ...]
 """The values of `FIELDS` in this order, as the driver gives them: the hot path makes no object of its own."""
-
-
-@dataclass(slots=True)
-class Poll:
-    """What one poll found: the new snapshot, and the rows of the difference from the first on.
-
-    `more`: these are not all of them. A difference of more than a page comes without rows: the rows that were found
-    are any of it, not the first. `found` then counts it by hash of the topic.
-    """
-
-    snapshot: Snapshot
-    newest: int
-    rows: list[RawRow]
-    more: bool
-    found: dict[int, int]
-    needs_no_barrier: bool = False
-    """Whether another statement was committed right behind it, in the same round trip, or it found its rows flushed and
-    the lanes ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,11 +252,7 @@ class Finder:
         kind = (scope, self.page_size, self.page_bytes, self.row_bytes)
         if kind not in self._polls:
             self._polls.add(kind, *self._new_poll(scope))
-        carries = rider is not None and rider.result is None
-        answer = self._polls.run(kind, previous, rider if carries else None)
-        more, has_carried = answer.found > len(answer.rows), carries and rider is not None and rider.is_behind
-        needs_none = has_carried or answer.is_secured
-        return Poll(answer.snapshot, answer.newest, answer.rows, more, answer.topics, needs_none)
+        return self._polls.run(kind, previous, rider)
 
     def backlog(self, difference: Difference, scope: Scope) -> Listing:
         """List the ids of a difference; of a partial one, those without a publication."""

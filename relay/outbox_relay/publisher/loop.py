@@ -232,13 +232,13 @@ class Loop:
             (before, _) = cast("TopicCount", self.core.topics.counts[topic])
             log.info("topic moves its keys", topic=topic, partitions=count[0], before=before)
         self.core.written(write)
-        self.spans.ended(write.published)
+        self.spans.ended(item.row.id for item in write.published)
         if self.rows.errors:  # a sound message may have been refused with another one
             for item in write.published:
                 self.rows.errors.pop(item.row.id, None)
         self.counts.recorded += len(write.published)
         self.counts.batches += bool(write.published)
-        self.spans.ended_ids(claim.row.id for claim in write.claims)
+        self.spans.ended(claim.row.id for claim in write.claims)
         self._retry_topics(write)
         for scope in write.let_go:
             if scope not in self.core.holds.by_scope:

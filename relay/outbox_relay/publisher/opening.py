@@ -34,12 +34,11 @@ from outbox_relay.publisher.lease import Lease, newest_position
 from outbox_relay.publisher.loop import Loop
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.prepared import PreparedStatements
-from outbox_relay.publisher.probe import PartitionProbe
 from outbox_relay.publisher.producers import SPARE
 from outbox_relay.publisher.read_ahead import ReadAhead
 from outbox_relay.publisher.shard import ALL_LANES, Guarantee, Shard
 from outbox_relay.publisher.snapshot import Snapshot
-from outbox_relay.publisher.topics import TopicLookup
+from outbox_relay.publisher.topics import PartitionProbe, TopicLookup
 from outbox_relay.publisher.vitals import Counts
 from outbox_relay.publisher.wal import Positions, PublishAfter, Quiet, Replication, can_ask_what_is_flushed
 from outbox_relay.text.logs import Log

@@ -20,6 +20,7 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import psycopg
@@ -54,16 +55,22 @@ class _Kind(NamedTuple):
     xip: int
 
 
-class Answer(NamedTuple):
-    """What a poll brought; see `Poll` in finder.py."""
+@dataclass(slots=True)
+class Poll:
+    """What one poll found: the new snapshot, and the rows of the difference from the first on.
 
-    rows: list[tuple[Any, ...]]
-    found: int
-    newest: int
+    `more`: these are not all of them. A difference of more than a page comes without rows: the rows that were found
+    are any of it, not the first. `found` then counts it by hash of the topic.
+    """
+
     snapshot: Snapshot
-    topics: dict[int, int]
-    is_secured: bool
-    """Whether what was found may be published without a barrier; see "secured" in finder.sql."""
+    newest: int
+    rows: list[tuple[Any, ...]]
+    more: bool
+    found: dict[int, int]
+    needs_no_barrier: bool
+    """Whether another statement was committed right behind it, in the same round trip, or it found its rows flushed and
+    the lanes ours."""
 
 
 class Polls:
@@ -99,12 +106,13 @@ class Polls:
         for (name,) in self._conn.execute(STATEMENTS["still_prepared"], names).fetchall():
             self._conn.execute(sql.SQL(STATEMENTS["forget"]).format(name=sql.Identifier(name)))
 
-    def run(self, key: Hashable, previous: Snapshot, rider: Rider | None) -> Answer:
-        """Poll for what `previous` did not see, with another statement behind it if there is one."""
+    def run(self, key: Hashable, previous: Snapshot, rider: Rider | None) -> Poll:
+        """Poll for what `previous` did not see, with another statement behind it if there is one that has not been."""
         statement, values, xmax, xip = self._kinds[key]
         values[xmax], values[xip] = b"%d" % previous.xmax, previous.xip_array.encode()
         call = Call(statement, values)
-        result = self._statements.run(call) if rider is None else self._statements.run_with(call, rider)
+        carried = rider if rider is not None and rider.result is None else None
+        result = self._statements.run(call) if carried is None else self._statements.run_with(call, carried)
         rows: list[tuple[Any, ...]] = []
         topics: dict[int, int] = {}
         if result.ntuples > 1:
@@ -114,7 +122,9 @@ class Polls:
             topics = dict(_pair(each) for each in counts.split())
         snapshot = self._snapshot_of(result.get_value(0, SNAPSHOT) or b"")
         is_secured = result.get_value(0, result.nfields - 1) == _TRUE
-        return Answer(rows, _number(result, FOUND), _number(result, NEWEST), snapshot, topics, is_secured)
+        more = _number(result, FOUND) > len(rows)
+        needs_no_barrier = is_secured or (carried is not None and carried.is_behind)
+        return Poll(snapshot, _number(result, NEWEST), rows, more, topics, needs_no_barrier)
 
     def _snapshot_of(self, text: bytes) -> Snapshot:
         if text != self._snapshot[0]:

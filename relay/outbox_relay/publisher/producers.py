@@ -42,6 +42,16 @@ def batch_bytes(limit: int) -> int:
     return 1 << (max(limit - SPARE, 1).bit_length() - 1)
 
 
+def lists(producer: Producer, topic: Topic) -> bool:
+    """Return whether a producer knows all partitions of a topic, after reading them from a broker."""
+    try:
+        known = producer.list_topics(topic.name, timeout=LIST_TIMEOUT_S).topics[topic.name]
+    except KafkaException as error:
+        log.info("partitions of a topic not read yet", topic=topic.name, error=readable(error))
+        return False
+    return len(known.partitions) >= topic.partitions
+
+
 class Disturbance:
     """Until when what was handed over before may have been sent twice, because a connection was lost.
 
@@ -93,13 +103,7 @@ class Producers:
 
     def lists(self, topic: Topic) -> bool:
         """Return whether the producer of a topic knows all its partitions, after reading them from a broker."""
-        producer = self.of(topic.name, topic.max_message_bytes)
-        try:
-            known = producer.list_topics(topic.name, timeout=LIST_TIMEOUT_S).topics[topic.name]
-        except KafkaException as error:
-            log.info("partitions of a topic not read yet", topic=topic.name, error=readable(error))
-            return False
-        return len(known.partitions) >= topic.partitions
+        return lists(self.of(topic.name, topic.max_message_bytes), topic)
 
     def __len__(self) -> int:
         """Messages that are not delivered yet."""

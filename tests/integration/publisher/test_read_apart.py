@@ -10,9 +10,10 @@ import pytest
 from outbox.statements import array_text
 from outbox_relay.publisher import finder, polls
 from outbox_relay.publisher.core.values import THE_REST
-from outbox_relay.publisher.finder import BETWEEN_RANGES, POSITION, TOPIC, Finder, Poll, RawRow, Scope
+from outbox_relay.publisher.finder import BETWEEN_RANGES, POSITION, TOPIC, Finder, RawRow, Scope
 from outbox_relay.publisher.hands import reads
 from outbox_relay.publisher.hands.reads import MOST_APART
+from outbox_relay.publisher.polls import Poll
 from outbox_relay.publisher.prepared import Rider
 from outbox_relay.publisher.read_ahead import ListAhead
 from outbox_relay.publisher.snapshot import Snapshot

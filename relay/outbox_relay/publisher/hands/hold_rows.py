@@ -147,10 +147,9 @@ class HoldRows:
                 found[scope] = max(at, found.get(scope, at))
         return found
 
-    def act(self, scope: Scope, requested_at: float | None) -> None:
-        """Note that a hold is released because of a request; None: because of none."""
-        if requested_at is not None:
-            self.acted[scope] = requested_at
+    def act(self, requests: Mapping[Scope, float | None]) -> None:
+        """Note that holds are released because of requests of these times; None: because of none."""
+        self.acted.update((scope, at) for scope, at in requests.items() if at is not None)
 
 
 def _scope(

@@ -12,7 +12,8 @@ delivers at least once takes over all the same, and publishes again what may be 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,6 +105,18 @@ def refusal(code: str, text: str, name: str) -> DeliveryError | None:
     return DeliveryError(f"{code}: {known[0]} ({name}): {text}\n{known[1]}")
 
 
+@contextmanager
+def naming_refusals(name: str) -> Iterator[None]:
+    """Raise a DeliveryError for an error of Kafka that no waiting repairs."""
+    try:
+        yield
+    except KafkaException as error:
+        found = refusal(error.args[0].name(), readable(error), name)
+        if found is None:
+            raise
+        raise found from error
+
+
 def require_transactions(conn: psycopg.Connection[Any], settings: Mapping[str, Any], shard: Shard) -> None:
     """Find out whether Kafka lets this relay deliver exactly once, before it takes lanes.
 
@@ -112,13 +125,8 @@ def require_transactions(conn: psycopg.Connection[Any], settings: Mapping[str, A
         KafkaException: Kafka does not reply.
     """
     name = f"{_base(conn, shard)}-check"
-    try:
+    with naming_refusals(name):
         check(settings, name)
-    except KafkaException as error:
-        found = refusal(error.args[0].name(), readable(error), name)
-        if found is None:
-            raise
-        raise found from error
 
 
 def _base(conn: psycopg.Connection[Any], shard: Shard) -> str:
@@ -191,7 +199,7 @@ class Proving:
     def _prove(self, shard: str, wires: TransactionalWires) -> Proof:
         rows = self.conn.execute(STATEMENTS["intents"], {"shard": shard}).fetchall()
         known = [Proof(*row) for row in rows]
-        try:
+        with naming_refusals(wires.name):
             try:
                 self._require(wires.offset(stable=False), known, wires)  # before it fences a relay
                 offset = self._fenced(wires)
@@ -205,14 +213,7 @@ class Proving:
                 return ABSENT
             if offset is None:
                 wires.commit_nothing(FIRST)
-                offset = FIRST
-        except KafkaException as error:
-            code = error.args[0].name()
-            refused = refusal(code, readable(error), wires.name)
-            if refused is None:
-                raise
-            raise refused from error
-        return offset
+            return FIRST if offset is None else offset
 
     def _fenced(self, wires: TransactionalWires) -> Proof | None:
         wires.replace()

@@ -22,11 +22,11 @@ from outbox_relay.publisher.finder import (
     WAITING,
     WITHHELD,
     Finder,
-    Poll,
     RawRow,
     Scope,
 )
 from outbox_relay.publisher.partitions import LivePartitions
+from outbox_relay.publisher.polls import Poll
 from outbox_relay.publisher.prepared import Rider
 from outbox_relay.publisher.read_ahead import QUANTUM, ListAhead, ReadAhead
 from outbox_relay.publisher.snapshot import EVERYTHING, Difference, Snapshot

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 
 from outbox_relay.database.connections import DatabaseUnreachableError
+from outbox_relay.publisher.core.values import Scope
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
 from outbox_relay.publisher.records import Topic
 from outbox_relay.publisher.topics import TopicLookup
@@ -28,6 +29,8 @@ AGAIN_S = 1.0
 log = Log("topics")
 
 Found = Mapping[str, Topic | Unpublishable]
+Tried = Mapping[Scope, float | None]
+"""Holds that are tried again, and when somebody asked for it; None: nobody did, their pauses are over."""
 
 
 class TopicWatch:
@@ -60,11 +63,11 @@ class TopicWatch:
         self.closed: dict[str, Unpublishable] = {}
         self.unlisted: set[str] = set()
         """Topics with partitions that a producer does not know yet: they are read again."""
-        self.tried: frozenset[str] = frozenset()
         self._newer: set[str] = set()
         """Topics that were learned since the thread began to read: what it read of them may be older."""
         self._used_at: dict[str, float] = {}
         self._reading: Future[Found] | None = None
+        self._tried: Tried = {}
         self._reading_for: int | None = None
         self._read_at = time.monotonic() + REFRESH_S
         self._wanted: int | None = None
@@ -132,19 +135,18 @@ class TopicWatch:
         """Let the known topics be read again soon, unless they were read at this generation of the registry."""
         self._wanted = generation
 
-    def tend(self, due: Iterable[str], held: Collection[str] = ()) -> Found:
-        """Begin or end reading topics again; return what was read.
+    def tend(self, tried: Tried, held: Collection[str] = ()) -> tuple[Found, Tried]:
+        """Begin or end reading topics again; return what was read, and what was to be tried when that began.
 
         Args:
-            due: topics to read in any case, such as those with a hold that is to be tried again. `tried` has those that
-                were due when what is returned began to be read.
+            tried: holds to try again; their topics are read in any case.
             held: topics that are held as such; they are not forgotten.
         """
         found: Mapping[str, Topic | Unpublishable] = {}
         now = time.monotonic()
         if self._reading is not None:
             if not self._reading.done():
-                return {}
+                return {}, {}
             done, self._reading = self._reading, None
             try:
                 found = done.result()
@@ -153,10 +155,9 @@ class TopicWatch:
                 self._read_at = now + AGAIN_S
             else:
                 self.generation = self._reading_for
-            return {name: topic for name, topic in found.items() if name not in self._newer}
+            return {name: topic for name, topic in found.items() if name not in self._newer}, self._tried
         is_behind = self._wanted != self.generation
-        due = frozenset(due)
-        names = self.unlisted.union(due)
+        names = self.unlisted.union(scope.topic for scope in tried)
         if now >= self._read_at or (is_behind and now >= self._read_at - REFRESH_S + AGAIN_S):
             self._read_at = now + REFRESH_S
             self._used_at = {name: at for name, at in self._used_at.items() if now - at < FORGET_S}
@@ -170,7 +171,7 @@ class TopicWatch:
         else:
             self._reading_for = self.generation
         if names:
-            self.tried = due
+            self._tried = tried
             self._newer.clear()
             self._reading = self.begin(names)
-        return found
+        return {}, {}
