@@ -63,7 +63,9 @@ def pages_touched(finder: Finder, reading: Reading) -> int:
     snapshot = reading.finder.here()[0]
     finder.name_partitions(reading.partitions.tables)
     values = finder.poll_values(snapshot, Scope(frozenset(range(8))))
-    explain = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ") + finder.poll_statement()
+    explain = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ") + finder.poll_statement(
+        Scope(frozenset(range(8)))
+    )
     row = finder.conn.execute(explain, values).fetchone()
     assert row is not None
     answer: Any = row[0] if not isinstance(row[0], str) else json.loads(row[0])

@@ -153,6 +153,7 @@ EXEMPT: dict[str, dict[str, str]] = {
                 "here",
                 "take_xid",
                 "nested_loops",
+                "hashes",
             ],
             NO_TABLE,
         ),
@@ -160,8 +161,9 @@ EXEMPT: dict[str, dict[str, str]] = {
         **dict.fromkeys(["is_named", "text_header", "no_text_header", "text_bytes"], PART),
         "unpublished": "without a floor: reads everything on purpose",
     },
-    "relay/outbox_relay/publisher/partitions.sql": {
+    "relay/outbox_relay/publisher/upkeep.sql": {
         **dict.fromkeys(["all", "still_there"], "a row per partition"),
+        "settings": NO_TABLE,
     },
     "relay/outbox_relay/publisher/hands/batches.sql": {
         "identity": "reads what the server knows of itself",
@@ -201,9 +203,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         ),
         **dict.fromkeys(["take_over_unpublished", "take_over_published"], RESTORE),
     },
-    "relay/outbox_relay/publisher/hands/reads.sql": {"hashes": NO_TABLE},
-    "relay/outbox_relay/publisher/publications.sql": {"record": LANES},
-    "relay/outbox_relay/publisher/sweep.sql": {"settings": NO_TABLE},
+    "relay/outbox_relay/publisher/hands/writes.sql": {"record": LANES},
 }
 
 

@@ -87,6 +87,21 @@ class Scope:
         return sorted(self.without)[BETWEEN_RANGES:]
 
     @property
+    def conditions(self) -> list[sql.Composable]:
+        """The condition of each branch: a run of lanes with a range of hashes; with no range, all topics."""
+        lanes, topics = sql.SQL(STATEMENTS["lanes"]), sql.SQL(" AND " + STATEMENTS["topics"])
+        others = sql.SQL(" AND " + STATEMENTS["others"] if self.others else "")
+        of_topics: list[sql.Composable] = [
+            topics.format(low=sql.Placeholder(f"low{number}"), high=sql.Placeholder(f"high{number}")) + others
+            for number in range(len(self.ranges))
+        ]
+        return [
+            lanes.format(first=sql.Placeholder(f"first{run}"), last=sql.Placeholder(f"last{run}")) + each
+            for run in range(len(self.runs))
+            for each in of_topics or [sql.SQL("")]
+        ]
+
+    @property
     def values(self) -> dict[str, Any]:
         """What the statements bind for it."""
         values: dict[str, Any] = {}
@@ -97,21 +112,6 @@ class Scope:
         if self.others:
             values["others"] = array_text(self.others)
         return values
-
-
-def _scopes(runs: int, ranges: int, *, has_others: bool) -> list[sql.Composable]:
-    """Return the condition of each branch: a run of lanes with a range of hashes; with no range, all topics."""
-    lanes, topics = sql.SQL(STATEMENTS["lanes"]), sql.SQL(STATEMENTS["topics"])
-    others = sql.SQL(" AND " + STATEMENTS["others"] if has_others else "")
-    found: list[sql.Composable] = []
-    for run in range(runs):
-        of_lanes = lanes.format(first=sql.Placeholder(f"first{run}"), last=sql.Placeholder(f"last{run}"))
-        if not ranges:
-            found.append(of_lanes)
-        for number in range(ranges):
-            low, high = sql.Placeholder(f"low{number}"), sql.Placeholder(f"high{number}")
-            found.append(of_lanes + sql.SQL(" AND ") + topics.format(low=low, high=high) + others)
-    return found
 
 
 class Part(NamedTuple):
@@ -195,16 +195,10 @@ class Finder:
             self._tables = tables
             self._polls.forget()
 
-    def poll_statement(self, runs: int = 1, ranges: int = 0, *, has_others: bool = False) -> sql.Composed:
-        """Return the statement of a poll over the named partitions.
-
-        Args:
-            runs: runs of neighbouring lanes.
-            ranges: ranges of hashes of topics; 0: all topics.
-            has_others: whether hashes within the ranges are left out.
-        """
-        branches = self._branches("branch", runs, ranges, has_others=has_others)
+    def poll_statement(self, scope: Scope) -> sql.Composed:
+        """Return the statement of a poll over the named partitions."""
         asked = _NOT_ASKED if self._lease is None else _ASKED
+        branches = self.branches("branch", scope)
         return sql.SQL(STATEMENTS["poll"]).format(branches=branches, **asked, **_FRAGMENTS)
 
     def poll_values(self, previous: Snapshot, scope: Scope) -> dict[str, Any]:
@@ -222,21 +216,17 @@ class Finder:
         return values
 
     def _new_poll(self, scope: Scope) -> tuple[Numbered, dict[str, Any]]:
-        runs, ranges = len(scope.runs), len(scope.ranges)
         types = dict.fromkeys(("page", "bytes", "row_bytes", "epoch"), INT8) | {"owner": TEXT}
-        types |= {f"{bound}{run}": INT2 for run in range(runs) for bound in ("first", "last")}
-        text = self.poll_statement(runs, ranges, has_others=bool(scope.others)).as_string(self.conn)
+        types |= {f"{bound}{run}": INT2 for run in range(len(scope.runs)) for bound in ("first", "last")}
+        text = self.poll_statement(scope).as_string(self.conn)
         return Numbered.of(text, types), self.poll_values(BEGINNING, scope)
 
     def branches(self, name: str, scope: Scope) -> sql.Composed:
         """Return the branches of a statement, over the named partitions, for a scope."""
-        return self._branches(name, len(scope.runs), len(scope.ranges), has_others=bool(scope.others))
-
-    def _branches(self, name: str, runs: int, ranges: int, *, has_others: bool) -> sql.Composed:
         branch = sql.SQL(STATEMENTS[name])
         return sql.SQL("\nUNION ALL\n").join(
-            branch.format(partition=sql.Identifier("outbox", table), scope=scope)
-            for scope in _scopes(runs, ranges, has_others=has_others)
+            branch.format(partition=sql.Identifier("outbox", table), scope=condition)
+            for condition in scope.conditions
             for table in self._tables
         )
 

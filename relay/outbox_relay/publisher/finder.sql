@@ -277,3 +277,22 @@ SELECT pg_current_snapshot()::text, (SELECT last_value FROM outbox.position)
 -- Take an xid, and end. A snapshot ends at the newest transaction that has ended; one that still runs may have a higher xid,
 -- and is in no list of that snapshot. After this, every xid that was given out before lies below a snapshot's xmax.
 SELECT pg_current_xact_id()
+
+-- name: hashes
+-- The hashes of topics, as the finder's index holds them.
+SELECT n.name, pg_catalog.hashtext(n.name) FROM unnest(%(topics)s::text[]) n (name)
+
+-- name: recorded
+-- The last recorded offsets of topics, by partition, as far as the newest publications of former relays have them. A message
+-- that was not published as soon as it was inserted has another position than id: it is left out.
+-- OFFSET 0 keeps the planner from reading all messages for a join.
+WITH newest AS MATERIALIZED (
+    SELECT b.positions, b.partitions, b.offsets FROM outbox.publication b
+    WHERE b.epoch < %(epoch)s ORDER BY b.epoch DESC, b.batch DESC, b.lo DESC LIMIT %(publications)s
+), recorded AS MATERIALIZED (
+    SELECT r.position, r.partition, r.place FROM newest n
+    CROSS JOIN LATERAL unnest(n.positions, n.partitions, n.offsets) r (position, partition, place) LIMIT %(messages)s
+)
+SELECT m.topic, r.partition, max(r.place) FROM recorded r
+CROSS JOIN LATERAL (SELECT o.topic FROM outbox.message o WHERE o.id = r.position AND o.position = r.position OFFSET 0) m
+WHERE m.topic = ANY (%(topics)s::text[]) GROUP BY m.topic, r.partition

@@ -28,13 +28,12 @@ from outbox_relay.publisher.hands.topic_watch import TopicWatch
 from outbox_relay.publisher.hands.transactional import TransactionalWires
 from outbox_relay.publisher.hands.wires import Wires
 from outbox_relay.publisher.hands.writes import Writes
-from outbox_relay.publisher.kafka import BATCH_BYTES, new_admin
+from outbox_relay.publisher.kafka import BATCH_BYTES, SPARE, new_admin
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publisher.lease import Lease, newest_position
 from outbox_relay.publisher.loop import Loop
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.prepared import PreparedStatements
-from outbox_relay.publisher.producers import SPARE
 from outbox_relay.publisher.read_ahead import ReadAhead
 from outbox_relay.publisher.shard import ALL_LANES, Guarantee, Shard
 from outbox_relay.publisher.snapshot import Snapshot

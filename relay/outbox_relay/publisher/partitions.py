@@ -34,7 +34,7 @@ from outbox.statements import Statements, array_text
 from outbox_relay.publisher.lease import newest_position
 from outbox_relay.publisher.snapshot import Snapshot
 
-STATEMENTS = Statements("outbox_relay/publisher/partitions.sql")
+STATEMENTS = Statements("outbox_relay/publisher/upkeep.sql")
 
 
 @dataclass(slots=True)

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.errors import BROKEN_PAUSE_LAST_S, BrokenError, PauseAfterFailure
 from outbox_relay.publisher.kafka import KafkaSettingError
 from outbox_relay.publisher.leading import LEAVE_S, LOOK_EVERY_S, Leadership, LockedRows
@@ -23,7 +22,7 @@ from outbox_relay.publisher.opening import Hands
 from outbox_relay.publisher.renewal import Renewal
 from outbox_relay.publisher.shard import Guarantee
 from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
-from outbox_relay.publisher.upkeep import Mark, Upkeep, repair
+from outbox_relay.publisher.upkeep import Delayed, Mark, Upkeep, repair
 from outbox_relay.text.logs import Log
 
 log = Log("lanes")

@@ -1,26 +1,34 @@
-"""Upkeep during publishing: partitions made ahead, and the sweep for messages that were lost.
+"""Upkeep during publishing: delayed messages that fall due, partitions made ahead, and the sweep for what was lost.
 
-Runs on a thread and connection of its own, so that a wait for a lock or a long query stalls nothing. It decides
-nothing that publishing depends on: what the sweep finds is repaired by the session itself, between two turns.
+Partitions and sweep have a thread and connection of their own, so that a wait for a lock or a long query stalls
+nothing. They decide nothing that publishing depends on: what the sweep finds is repaired by the session, between two
+turns.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
-from outbox.statements import Statements
+from outbox.statements import Statements, array_text
 from outbox_relay.database.partitions_ahead import keep_ahead
 from outbox_relay.database.periodic import Periodic, Task
 from outbox_relay.publisher.lease import Lease
 from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
 from outbox_relay.text.logs import Log
 
-SWEEP = Statements("outbox_relay/publisher/sweep.sql")
+STATEMENTS = Statements("outbox_relay/publisher/upkeep.sql")
+FIND_DUE_EVERY_S = 0.25
+"""Longest time between two searches for what is due."""
+LOOK_AT_ALL_EVERY_S = 60.0
+"""Time between two searches that begin at the beginning, should somebody have moved a message to an earlier time."""
+EVER = "-infinity"
+"""Before every time, in SQL, and as text too: times are compared as the text of years up to 9999 in UTC."""
 
 log = Log("relay")
 
@@ -110,9 +118,9 @@ class Upkeep:
         if swept is not None and not mark.lanes <= swept.lanes:
             swept = None
         since = BEGINNING if swept is None else swept.snapshot
-        conn.execute(SWEEP["settings"], {"seqscan": "on" if swept is None else "off"})
+        conn.execute(STATEMENTS["settings"], {"seqscan": "on" if swept is None else "off"})
         rows = conn.execute(
-            SWEEP["lost"],
+            STATEMENTS["lost"],
             {
                 "lowest": mark.lowest if swept is None else 0,
                 "lowest_publication": (swept or mark).lowest,
@@ -135,4 +143,54 @@ class Upkeep:
 def repair(conn: psycopg.Connection[Any], ids: list[int], lease: Lease) -> None:
     """Let messages be found that the sweep saw to be lost, wherever they lie, in lanes that are ours."""
     log.error("messages were recorded as published and are not; publishing them now", messages=len(ids))
-    conn.execute(SWEEP["repair"], {"ids": ids, "epoch": lease.epoch, "owner": lease.owner})
+    conn.execute(STATEMENTS["repair"], {"ids": ids, "epoch": lease.epoch, "owner": lease.owner})
+
+
+class Delayed:
+    """Releases delayed messages when they are due, by the database's clock.
+
+    It knows when and from where to search next, so that a relay without delayed messages pays little.
+
+    A message waits from the moment it is committed, by a row of its own in outbox.waiting. It may be committed long
+    after that row was written, with a time before the last search: the finder then finds the message and reports it.
+    """
+
+    def __init__(self, conn: psycopg.Connection[Any]) -> None:
+        self._conn = conn
+        self._look_at = 0.0
+        self._look_at_all = 0.0
+        self._since = EVER
+        self.due_at = 0.0
+        """Before then nothing is due of what is known (monotonic seconds)."""
+
+    def expect(self, due: str) -> None:
+        """Search soon, and from this time on (as the finder reads it): a message was committed that waits for it."""
+        self._look_at = self.due_at = 0.0
+        self._since = min(self._since, due)
+
+    def start_again(self) -> None:
+        """Search all that waits: lanes were taken, whose messages another relay knew of."""
+        self._look_at = self._look_at_all = self.due_at = 0.0
+
+    def release(self, lanes: Iterable[int]) -> int:
+        """Release what is due of these lanes; return how many messages."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return 0
+        if now >= self._look_at_all:
+            self._look_at_all = now + LOOK_AT_ALL_EVERY_S
+            self._since = EVER
+        row = self._conn.execute(STATEMENTS["next_due"], {"since": self._since}, prepare=True).fetchone()
+        assert row is not None  # noqa: S101  (an aggregate has a row)
+        seconds, self._since = row
+        self.due_at = now + seconds
+        if seconds > 0:
+            self._look_at = now + min(seconds, FIND_DUE_EVERY_S)
+            return 0
+        released = self._conn.execute(
+            STATEMENTS["release"], {"since": self._since, "lanes": array_text(lanes)}, prepare=True
+        ).rowcount
+        if not released:
+            # What is due is locked by somebody: do not ask at every turn.
+            self._look_at = now + FIND_DUE_EVERY_S
+        return released

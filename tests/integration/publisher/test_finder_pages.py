@@ -11,7 +11,6 @@ import pytest
 
 from outbox_relay.publisher import finder as finder_module
 from outbox_relay.publisher import polls as polls_module
-from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.finder import (
     BODY,
     FIELDS,
@@ -21,6 +20,7 @@ from outbox_relay.publisher.finder import (
 )
 from outbox_relay.publisher.hands import reads
 from outbox_relay.publisher.snapshot import BEGINNING
+from outbox_relay.publisher.upkeep import Delayed
 from tests.support.bare_reader import Reading
 from tests.support.plain_inserts import Connection, decide, insert, insert_numbered, keys_of_lanes
 from tests.support.publications import positions, record, snapshot

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from outbox_relay.publisher import polls
-from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.finder import POSITION, WAITING
+from outbox_relay.publisher.upkeep import Delayed
 from tests.support.bare_reader import Reading
 from tests.support.plain_inserts import Connection, decide, insert
 

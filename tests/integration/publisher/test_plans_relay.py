@@ -11,15 +11,12 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from outbox_relay.publisher.delayed import STATEMENTS as DELAYED
 from outbox_relay.publisher.finder import STATEMENTS as FINDER
 from outbox_relay.publisher.finder import Finder, Scope, prepare_session
-from outbox_relay.publisher.hands.read_back import STATEMENTS as READ_BACK
 from outbox_relay.publisher.lease import STATEMENTS as LANES
-from outbox_relay.publisher.partitions import STATEMENTS as PARTITIONS
 from outbox_relay.publisher.snapshot import Difference, Snapshot
 from outbox_relay.publisher.topics import STATEMENTS as TOPICS
-from outbox_relay.publisher.upkeep import SWEEP
+from outbox_relay.publisher.upkeep import STATEMENTS as UPKEEP
 from tests.support.bare_reader import narrow_partitions
 from tests.support.lanes import take
 from tests.support.plain_inserts import Connection, connect_as_service, insert_numbered
@@ -135,11 +132,11 @@ def test_floors_are_read_from_the_last_publications_however_many_there_are(conn:
     assert rows_read(plan, "publication_p") <= len(ALL_LANES) * COUNT, "the newest of each partition at most"
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/hands/read_back.sql", "recorded")
+@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "recorded")
 def test_the_last_recorded_offsets_are_read_from_the_newest_publications(conn: Connection) -> None:
     types = {"epoch": "bigint", "publications": "bigint", "messages": "bigint", "topics": "text[]"}
     values = {"epoch": EPOCH + 1, "publications": 3, "messages": 120, "topics": ["t"]}
-    watched = early(conn, READ_BACK["recorded"], types, values)
+    watched = early(conn, FINDER["recorded"], types, values)
     fill_and_record(conn)
     plan = watched.explain(values)
     no_table_is_read_through(plan)
@@ -168,12 +165,12 @@ def test_whether_a_database_is_a_copy_is_asked_of_its_newest_publication(conn: C
     assert rows_read(plan, "publication_p") <= COUNT, "the newest of each partition at most"
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/delayed.sql", "next_due")
+@pytest.mark.plan("relay/outbox_relay/publisher/upkeep.sql", "next_due")
 @pytest.mark.parametrize("begins", ["never vacuumed", "vacuumed"])
 def test_the_next_delayed_message_is_the_first_of_an_index(conn: Connection, begins: str) -> None:
     if begins == "vacuumed":
         conn.execute("VACUUM ANALYZE outbox.waiting")
-    watched = early(conn, DELAYED["next_due"], {"since": "text"}, {"since": "-infinity"})
+    watched = early(conn, UPKEEP["next_due"], {"since": "text"}, {"since": "-infinity"})
     conn.execute(
         "INSERT INTO outbox.waiting (id, message_id, reason, due_at) "
         "SELECT i, gen_random_uuid(), 'delayed', now() + i * interval '1 s' FROM generate_series(1, 5000) i"
@@ -183,7 +180,7 @@ def test_the_next_delayed_message_is_the_first_of_an_index(conn: Connection, beg
     assert rows_read(plan, "waiting") == 1
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/sweep.sql", "repair")
+@pytest.mark.plan("relay/outbox_relay/publisher/upkeep.sql", "repair")
 def test_a_repair_reads_what_it_repairs(conn: Connection) -> None:
     """It is so rare that it is not prepared: planned when it is needed, whatever the statistics say."""
     narrow_partitions(conn, width=20_000, count=4)
@@ -191,7 +188,7 @@ def test_a_repair_reads_what_it_repairs(conn: Connection) -> None:
     ids = list(range(25_001, 25_101))
     held = take(conn, "me", 60)
     values = {"ids": ids, "epoch": held.epoch, "owner": held.owner}
-    row = conn.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {SWEEP['repair']}", values).fetchone()
+    row = conn.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {UPKEEP['repair']}", values).fetchone()
     assert row is not None
     plan = row[0][0]["Plan"]
     no_table_is_read_through(plan)
@@ -200,10 +197,10 @@ def test_a_repair_reads_what_it_repairs(conn: Connection) -> None:
     )
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/partitions.sql", "unsettled")
+@pytest.mark.plan("relay/outbox_relay/publisher/upkeep.sql", "unsettled")
 def test_a_settled_partition_is_seen_from_its_index(conn: Connection) -> None:
     table = sql.Identifier("outbox", "message_p000000000002001")
-    statement = sql.SQL(PARTITIONS["unsettled"]).format(partition=table)
+    statement = sql.SQL(UPKEEP["unsettled"]).format(partition=table)
     bounds = {"lower": 2_001, "upper": 3_001, "xmax": str(1 << 62), "xip": "{3}"}
     types = {"lower": "bigint", "upper": "bigint", "xmax": "xid8", "xip": "xid8[]"}
     watched = early(conn, statement, types, bounds)

@@ -87,7 +87,7 @@ def test_topics_that_are_read_apart_cost_a_poll_no_row_or_each_row_once(conn: Co
     types = {f"{bound}{number}": "integer" for number in range(ranges) for bound in ("low", "high")}
     finder = Finder(conn, lease=LEASE)
     finder.name_partitions((f"message_p{1:015}",))
-    statement = finder.poll_statement(1, ranges, has_others=True)
+    statement = finder.poll_statement(scope)
     watched = Prepared(conn, statement, POLL | types | {"others": "integer[]"})
     watched.run(values(here(conn)) | scope.values)
     snapshot = here(conn)

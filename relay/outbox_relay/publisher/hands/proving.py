@@ -36,7 +36,6 @@ from outbox_relay.text.errors import OperatorError
 from outbox_relay.text.logs import Log
 
 STATEMENTS = Statements("outbox_relay/publisher/hands/batches.sql")
-RECORD = Statements("outbox_relay/publisher/publications.sql")["record"]
 
 FIRST = Proof(0, "")
 """The batch of a shard that begins."""
@@ -255,7 +254,7 @@ class Proving:
         for record in records_of(write, of_all, self.partitions.bounds()):
             count = record["positions"].count(",") + 1
             unknown = array_text(["NULL"] * count)
-            self.conn.execute(RECORD, {**record, "offsets": unknown})
+            self.conn.execute(WRITE_STATEMENTS["record"], {**record, "offsets": unknown})
         self.conn.execute(WRITE_STATEMENTS["settle"], {"ids": array_text(id_ for id_, _, _ in rows)})
 
     def _lock(self) -> None:

@@ -31,7 +31,7 @@ from outbox_relay.publisher.prepared import Rider
 from outbox_relay.publisher.read_ahead import QUANTUM, ListAhead, ReadAhead
 from outbox_relay.publisher.snapshot import EVERYTHING, Difference, Snapshot
 
-STATEMENTS = Statements("outbox_relay/publisher/hands/reads.sql")
+STATEMENTS = Statements("outbox_relay/publisher/finder.sql")
 
 SORT_S = 0.25
 """So long a tail finds groups that do not fit its page. Each poll of it reads again what those before it left out."""

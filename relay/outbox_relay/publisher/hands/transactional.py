@@ -29,8 +29,7 @@ from outbox_relay.publisher.errors import Unpublishable
 from outbox_relay.publisher.hands.published import check_offsets
 from outbox_relay.publisher.hands.senders import CALL_S, FENCE_S, OFFSETS_TOPIC, Sender, fence
 from outbox_relay.publisher.hands.wires import SERVE_EVERY, Wire, fault_of
-from outbox_relay.publisher.kafka import new_log_reader, readable
-from outbox_relay.publisher.producers import lists
+from outbox_relay.publisher.kafka import lists, new_log_reader, readable
 from outbox_relay.publisher.records import Topic
 from outbox_relay.text.logs import Log, inherit
 

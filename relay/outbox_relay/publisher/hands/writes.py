@@ -34,7 +34,6 @@ from outbox_relay.text.logs import Log
 log = Log("relay")
 
 STATEMENTS = Statements("outbox_relay/publisher/hands/writes.sql")
-PUBLICATIONS = Statements("outbox_relay/publisher/publications.sql")
 
 HOLD_PAGE = 2_000
 """Messages of a hold that are announced together."""
@@ -46,8 +45,8 @@ _TYPES = {
     "owner": TEXT,
     "is_partial": BOOL,
 }
-_RECORD = Numbered.of(PUBLICATIONS["record"], _TYPES)
-_BARRIER = Numbered.of(PUBLICATIONS["barrier"], _TYPES)
+_RECORD = Numbered.of(STATEMENTS["record"], _TYPES)
+_BARRIER = Numbered.of(STATEMENTS["barrier"], _TYPES)
 _INTEND = Numbered.of(
     Statements("outbox_relay/publisher/hands/batches.sql")["intend"],
     {**_TYPES, "first": INT2, "number": INT8, "shard": TEXT, "digest": TEXT},
