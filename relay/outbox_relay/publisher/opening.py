@@ -12,8 +12,9 @@ from outbox_relay.database.connections import connect
 from outbox_relay.database.partitions_ahead import Room
 from outbox_relay.publisher.core import Core
 from outbox_relay.publisher.core.transactions import Transactions
-from outbox_relay.publisher.core.values import NOWHERE, Limits, Proof
+from outbox_relay.publisher.core.values import NOWHERE, Limits
 from outbox_relay.publisher.finder import PAGE, Finder
+from outbox_relay.publisher.hands.at_least_once import AtLeastOnce
 from outbox_relay.publisher.hands.exactly_once import ExactlyOnce, digest_of
 from outbox_relay.publisher.hands.gates import Gates
 from outbox_relay.publisher.hands.hold_rows import STATEMENTS as HOLD_STATEMENTS
@@ -25,7 +26,6 @@ from outbox_relay.publisher.hands.rows import Rows
 from outbox_relay.publisher.hands.silence import PATIENCE_S, Silence
 from outbox_relay.publisher.hands.spans import Begin, Spans
 from outbox_relay.publisher.hands.topic_watch import TopicWatch
-from outbox_relay.publisher.hands.transactional import TransactionalWires
 from outbox_relay.publisher.hands.wires import Wires
 from outbox_relay.publisher.hands.writes import Writes
 from outbox_relay.publisher.kafka import BATCH_BYTES, SPARE, new_admin
@@ -177,40 +177,33 @@ class Hands:
         holds.counts = core.topics.counts
         for name, count in counts.items():
             core.set_count(name, count)
-        wires = Wires(self.settings, self.topics.open) if proven is None else proven[0]
-        gates = Gates(core, self.topics, writes, wires)
+        wires = Wires(self.settings, self.topics.open)
+        gates = Gates(core, self.topics, writes, wires if proven is None else proven[0])
         spans = Spans(self._begin_span)
+        parts = (gates, self.silence, self.rows, self.counts, spans)
+        delivery: AtLeastOnce | ExactlyOnce
+        if proven is None:
+            delivery = AtLeastOnce(core, wires, *parts)
+        else:  # batches go out behind the last one that is proven
+            in_transactions, last = proven
+            batches = Transactions(last, core.streams, core.memory.limits, digest_of, self._room_of)
+            core.transactions = batches
+            delivery = ExactlyOnce(core, batches, in_transactions, writes, *parts)
         return Loop(
             core=core,
             rows=self.rows,
             reads=reads,
             writes=writes,
-            wires=wires,
+            delivery=delivery,
             gates=gates,
             topics=self.topics,
-            silence=self.silence,
             replication=self.replication,
             counts=self.counts,
             spans=spans,
             room=self.room,
             read_back=ReadBack(self.conn, self.lease, self.settings),
             doubted=doubted,
-            exactly=None if proven is None else self._exactly(core, proven, writes, gates, spans),
         )
-
-    def _exactly(
-        self,
-        core: Core,
-        proven: tuple[TransactionalWires, Proof],
-        writes: Writes,
-        gates: Gates,
-        spans: Spans,
-    ) -> ExactlyOnce:
-        """Let a core send batches, behind the last one that is proven."""
-        wires, last = proven
-        batches = Transactions(last, core.streams, core.memory.limits, digest_of, self._room_of)
-        core.transactions = batches
-        return ExactlyOnce(core, batches, wires, writes, gates, self.silence, self.rows, self.counts, spans)
 
     def _room_of(self, topic: str) -> int:
         """Return the bytes of one partition that a batch may have: Kafka's limit is one of requests to a partition."""

@@ -167,7 +167,7 @@ class Session:
         return self._hands.asks and self._hands.quiet.lasts(now, self._delayed.due_at)
 
     def _rest(self, loop: Loop, seconds: float) -> None:
-        if loop.core.streams.by_name and loop.silence.away_since is None:
+        if loop.core.streams.by_name and self._hands.silence.away_since is None:
             loop.wires.serve(seconds)  # an acknowledgement may let the next message go
         else:
             time.sleep(seconds)

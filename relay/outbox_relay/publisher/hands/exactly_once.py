@@ -8,8 +8,7 @@ intent lists what to record. It pauses, and wakes up fenced: it asks PostgreSQL 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from operator import attrgetter
@@ -19,7 +18,7 @@ from confluent_kafka import KafkaException
 from outbox_relay.publisher.core import Core
 from outbox_relay.publisher.core.streams import NO_PRODUCER
 from outbox_relay.publisher.core.transactions import NotProvenError, Transactions
-from outbox_relay.publisher.core.values import Batch, Item, Scope
+from outbox_relay.publisher.core.values import Batch, Item, Row, Scope
 from outbox_relay.publisher.errors import PAUSE_LAST_S, TOPICS_FAULT, PauseAfterFailure, Unpublishable
 from outbox_relay.publisher.finder import MESSAGE_ID, born
 from outbox_relay.publisher.hands.gates import Gates
@@ -182,7 +181,11 @@ class ExactlyOnce:
         self.batches.seal(self.core.is_moving, is_empty=now >= self._keep_at and not self.core.is_stopping)
         return bool(self.batches.intents())
 
-    def send(self) -> None:
+    def in_doubt(self) -> Iterable[Row]:
+        """Return nothing: the next leader proves batches before anything else is sent."""
+        return ()
+
+    def send(self, now: float) -> None:
         """Send the next batch, if its intent is written."""
         if self.wires.is_replacing or (batch := self.batches.begin()) is None:
             return
@@ -191,4 +194,4 @@ class ExactlyOnce:
         failed = self.wires.begin(batch)
         self.counts.published += self.wires.handed - handed
         if failed is not None:
-            self._fail(failed, time.monotonic())
+            self._fail(failed, now)
