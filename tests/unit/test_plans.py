@@ -187,7 +187,7 @@ EXEMPT: dict[str, dict[str, str]] = {
             LANES,
         ),
         "is_exactly_once": "a row per shard",
-        **dict.fromkeys(["topic_generation", "note_origin"], "a table of one row"),
+        "note_origin": "a table of one row",
         **dict.fromkeys(["lock_holders", "loop"], "reads what the server knows of its sessions"),
         **dict.fromkeys(
             [

@@ -44,7 +44,7 @@ def _add(families: Families, database: str, vitals: Vitals) -> None:
         ("outbox_published_messages", counts.recorded),
         ("outbox_published_batches", counts.batches),
         ("outbox_polls", counts.polls),
-        ("outbox_unacknowledged_messages", vitals.unacknowledged),
+        ("outbox_unacknowledged_messages", counts.unacknowledged),
         ("outbox_leases_lost", vitals.leases_lost),
         ("outbox_sessions_failed", vitals.failed),
         ("outbox_unrecorded_messages", vitals.unrecorded),

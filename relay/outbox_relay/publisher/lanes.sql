@@ -76,10 +76,6 @@ SELECT (SELECT min(e.epoch) FROM living e JOIN outbox.lane l ON l.epoch = e.epoc
        EXISTS (SELECT FROM living e JOIN outbox.lane l ON l.epoch = e.epoch AND l.owner = e.owner
                WHERE e.epoch <> %(epoch)s AND coalesce(e.shard, %(shard)s) = %(shard)s AND e.lacks_kafka)
 
--- name: topic_generation
--- How often topics were changed: read after lanes were taken, so that it counts every change that their last owner knew of.
-SELECT generation FROM outbox.topic_generation
-
 -- name: others
 -- How many lanes other living relays own.
 SELECT count(*) FROM outbox.lane l

@@ -121,13 +121,6 @@ class Leadership:
         is_leader = not is_draining and leads(mine.epoch, has_lanes=bool(mine.lanes), first=first)
         return mine.shard.lanes if is_leader else frozenset(), frozenset(free)
 
-    def read_generation(self) -> int:
-        """Return how often topics were changed by now."""
-        row = self._conn.execute(STATEMENTS["topic_generation"], prepare=True).fetchone()
-        assert row is not None  # noqa: S101  (the table has one row)
-        self.generation = row[0]
-        return self.generation
-
 
 class LockedRows:
     """Reports rows of outbox.lane that another session holds, each lane every half minute at most."""

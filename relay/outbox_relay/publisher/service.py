@@ -210,7 +210,7 @@ class Relay:
             session.hand_over()
             if not held.lanes:
                 log.info("standing by", owner=self._owner, epoch=held.epoch, shard=str(held.shard))
-            self.vitals.begin(session, renewal)
+            self.vitals.begin(renewal)
             self._loop(session)
             left = session.finish(self._options.shutdown_timeout)
         except BaseException:

@@ -118,11 +118,6 @@ class Session:
         return self._leadership.is_draining
 
     @property
-    def unacknowledged(self) -> int:
-        """Messages given to Kafka whose acknowledgement is not known yet."""
-        return 0 if self._loop is None else self._loop.wires.unacknowledged
-
-    @property
     def unsettled(self) -> int:
         """Messages given to Kafka that are not recorded."""
         return 0 if self._loop is None else self._loop.unsettled
@@ -177,6 +172,7 @@ class Session:
         self._renewal.beat()
         self.hand_over()
         loop = self._loop
+        self.counts.unacknowledged = 0 if loop is None else loop.wires.unacknowledged
         if loop is None:
             self._upkeep.take_lost(())
             return
@@ -247,16 +243,13 @@ class Session:
             if self._loop is None:
                 if now >= self._at.broken.over_at:
                     self._begin()
-            elif taken or (self.lanes - wanted and now >= self._at.kept_until):
-                self._stop_loop(now)
+            elif not self._loop.core.is_stopping and (
+                taken or (self.lanes - wanted and now >= self._at.kept_until)
+            ):
+                self._stop(self._loop, now)
+                self._at.leave_by = now + LEAVE_S
         if self._loop is not None and self._loop.core.is_stopping:
             self._change_lanes(now)
-
-    def _stop_loop(self, now: float) -> None:
-        loop = self._loop
-        if loop is not None and not loop.core.is_stopping:
-            self._stop(loop, now)
-            self._at.leave_by = now + LEAVE_S
 
     def _stop(self, loop: Loop, now: float) -> None:
         loop.stop()
@@ -307,7 +300,8 @@ class Session:
         self._floors |= taken.floors
         self._doubted |= taken.doubted
         if taken.floors:
-            self._hands.topics.read_anew(self._leadership.read_generation())
+            self._leadership.read()  # what their last owner knew of topics is counted now
+            self._hands.topics.read_anew(self._leadership.generation)
             lease = self._lease
             log.info("lanes taken", owner=lease.owner, epoch=lease.epoch, lanes=sorted(lease.lanes))
         return bool(taken.floors)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from outbox_relay.publisher.renewal import Renewal
 
@@ -44,6 +43,8 @@ class Counts:
     batches: int = 0
     polls: int = 0
     released: int = 0
+    unacknowledged: int = 0
+    """Messages that were given to Kafka and are not acknowledged, without those of lanes set aside; as of now."""
     last_found: float = field(default_factory=time.monotonic)
     ack: Times = field(default_factory=Times)
     """From handing a batch to Kafka to its acknowledgement."""
@@ -65,20 +66,6 @@ class Counts:
             self.age.add(time.time() - (now - at) - born)
 
 
-class Leading(Protocol):
-    """What a session shows of itself."""
-
-    @property
-    def lanes(self) -> frozenset[int]:
-        """The lanes that it has."""
-        ...
-
-    @property
-    def unacknowledged(self) -> int:
-        """Messages that were given to Kafka and are not acknowledged."""
-        ...
-
-
 class Vitals:
     """Signs of life of one relay."""
 
@@ -92,7 +79,6 @@ class Vitals:
         """Why the relay could not publish now; None: it could."""
         self.counts = Counts()
         """What all sessions have done."""
-        self._session: Leading | None = None
         self._renewal: Renewal | None = None
         self._signed = time.monotonic()
 
@@ -100,27 +86,22 @@ class Vitals:
         """Note that the relay goes on."""
         self._signed = time.monotonic()
 
-    def begin(self, session: Leading, renewal: Renewal) -> None:
+    def begin(self, renewal: Renewal) -> None:
         """Note that a session has a lease, and publishes."""
-        self._session, self._renewal = session, renewal
+        self._renewal = renewal
         self.sign()
 
     def end(self) -> None:
         """Note that the session has ended."""
         self.sign()
-        self._session = self._renewal = None
+        self._renewal = None
+        self.counts.unacknowledged = 0
 
     @property
     def lanes(self) -> frozenset[int]:
         """The lanes that the relay owns."""
-        session = self._session
-        return frozenset() if session is None else session.lanes
-
-    @property
-    def unacknowledged(self) -> int:
-        """Messages that were given to Kafka and are not acknowledged, without those of lanes set aside."""
-        session = self._session
-        return 0 if session is None else session.unacknowledged
+        renewal = self._renewal
+        return frozenset() if renewal is None else renewal.lease.lanes
 
     @property
     def silent(self) -> float:
