@@ -59,7 +59,7 @@ RawRow = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class Slice:
     """Which messages a poll or a list reads: of these lanes, of one topic, or of all but some (by their hashes)."""
 
     lanes: frozenset[int]
@@ -195,13 +195,13 @@ class Finder:
             self._tables = tables
             self._polls.forget()
 
-    def poll_statement(self, scope: Scope) -> sql.Composed:
+    def poll_statement(self, scope: Slice) -> sql.Composed:
         """Return the statement of a poll over the named partitions."""
         asked = _NOT_ASKED if self._lease is None else _ASKED
         branches = self.branches("branch", scope)
         return sql.SQL(STATEMENTS["poll"]).format(branches=branches, **asked, **_FRAGMENTS)
 
-    def poll_values(self, previous: Snapshot, scope: Scope) -> dict[str, Any]:
+    def poll_values(self, previous: Snapshot, scope: Slice) -> dict[str, Any]:
         """Return what `poll_statement` binds."""
         values = {
             "xmax": str(previous.xmax),
@@ -215,13 +215,13 @@ class Finder:
             values |= self._lease.ownership(scope.lanes)
         return values
 
-    def _new_poll(self, scope: Scope) -> tuple[Numbered, dict[str, Any]]:
+    def _new_poll(self, scope: Slice) -> tuple[Numbered, dict[str, Any]]:
         types = dict.fromkeys(("page", "bytes", "row_bytes", "epoch"), INT8) | {"owner": TEXT}
         types |= {f"{bound}{run}": INT2 for run in range(len(scope.runs)) for bound in ("first", "last")}
         text = self.poll_statement(scope).as_string(self.conn)
         return Numbered.of(text, types), self.poll_values(BEGINNING, scope)
 
-    def branches(self, name: str, scope: Scope) -> sql.Composed:
+    def branches(self, name: str, scope: Slice) -> sql.Composed:
         """Return the branches of a statement, over the named partitions, for a scope."""
         branch = sql.SQL(STATEMENTS[name])
         return sql.SQL("\nUNION ALL\n").join(
@@ -230,7 +230,7 @@ class Finder:
             for table in self._tables
         )
 
-    def poll(self, previous: Snapshot, scope: Scope, rider: Rider | None = None) -> Poll:
+    def poll(self, previous: Snapshot, scope: Slice, rider: Rider | None = None) -> Poll:
         """Read what is visible now and was not visible in `previous`: all of it, or counts of how it begins.
 
         Args:
@@ -244,7 +244,7 @@ class Finder:
             self._polls.add(kind, *self._new_poll(scope))
         return self._polls.run(kind, previous, rider)
 
-    def backlog(self, difference: Difference, scope: Scope) -> Listing:
+    def backlog(self, difference: Difference, scope: Slice) -> Listing:
         """List the ids of a difference; of a partial one, those without a publication."""
         base, current, is_partial = difference
         if base == BEGINNING and scope.topic is None and not scope.without:
@@ -257,7 +257,7 @@ class Finder:
         with self._no_nested_loops():
             return Listing(self._cursor, statement, bounds, **{**parts, "unpublished": _UNPUBLISHED})
 
-    def unpublished_by_topic(self, floor: Snapshot, current: Snapshot, scope: Scope) -> dict[int, int]:
+    def unpublished_by_topic(self, floor: Snapshot, current: Snapshot, scope: Slice) -> dict[int, int]:
         """Count, by hash of the topic, what a large difference begins with, without what has a publication."""
         statement = sql.SQL(STATEMENTS["unpublished_by_topic"])
         branches = self.branches("backlog_branch", scope)
@@ -329,7 +329,7 @@ def _bounds(current: Snapshot) -> dict[str, Any]:
     return {"cur_xmax": str(current.xmax), "cur_xip": current.xip_array}
 
 
-def _difference(base: Snapshot, current: Snapshot, scope: Scope) -> dict[str, Any]:
+def _difference(base: Snapshot, current: Snapshot, scope: Slice) -> dict[str, Any]:
     # What still runs is not searched; see "poll".
     ended = array_text(xid for xid in base.xip if current.has_ended(xid))
     bounds = {"xmax": str(base.xmax), "xip": ended, "since": str(base.xmin), **_bounds(current)}

@@ -19,7 +19,7 @@ from outbox_relay.publisher.finder import POSITION
 from outbox_relay.publisher.hands.at_least_once import AtLeastOnce
 from outbox_relay.publisher.hands.exactly_once import ExactlyOnce
 from outbox_relay.publisher.hands.gates import Gates
-from outbox_relay.publisher.hands.read_back import ReadBack
+from outbox_relay.publisher.hands.read_back import ReadingBack
 from outbox_relay.publisher.hands.reads import FRESH_S, Brought, Reads, due_of, topics_of
 from outbox_relay.publisher.hands.rows import Rows, TopicCount
 from outbox_relay.publisher.hands.spans import Spans
@@ -65,7 +65,7 @@ class Loop:
     spans: Spans
     room: Room
     """Makes partitions for positions beyond the last one."""
-    read_back: ReadBack
+    read_back: ReadingBack
     doubted: dict[int, int]
     """By lane, up to which position Kafka may have what has no publication."""
     due: str | None = None

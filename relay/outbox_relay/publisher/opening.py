@@ -20,7 +20,7 @@ from outbox_relay.publisher.hands.gates import Gates
 from outbox_relay.publisher.hands.hold_rows import STATEMENTS as HOLD_STATEMENTS
 from outbox_relay.publisher.hands.hold_rows import HoldRows
 from outbox_relay.publisher.hands.proving import Proving
-from outbox_relay.publisher.hands.read_back import ReadBack
+from outbox_relay.publisher.hands.read_back import ReadingBack
 from outbox_relay.publisher.hands.reads import Reads
 from outbox_relay.publisher.hands.rows import Rows
 from outbox_relay.publisher.hands.silence import PATIENCE_S, Silence
@@ -201,7 +201,7 @@ class Hands:
             counts=self.counts,
             spans=spans,
             room=self.room,
-            read_back=ReadBack(self.conn, self.lease, self.settings),
+            read_back=ReadingBack(self.conn, self.lease, self.settings),
             doubted=doubted,
         )
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.publisher.finder import PAGE_BYTES, Finder, RawRow, Scope, prepare_session
+from outbox_relay.publisher.finder import PAGE_BYTES, Finder, RawRow, Slice, prepare_session
 from outbox_relay.publisher.polls import Listing
 from outbox_relay.publisher.snapshot import Difference
 from outbox_relay.text.logs import inherit
@@ -45,7 +45,7 @@ class ReadAhead:
         self._finder: Finder | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="read-ahead", initializer=inherit())
 
-    def list(self, difference: Difference, scope: Scope) -> ListAhead:
+    def list(self, difference: Difference, scope: Slice) -> ListAhead:
         """Return a list of an open difference, which is made when its first page is taken."""
         return ListAhead(self._pool, self.finder, difference, scope)
 
@@ -77,7 +77,7 @@ class ListAhead:
         pool: ThreadPoolExecutor,
         finder: Callable[[int], Finder],
         difference: Difference,
-        scope: Scope,
+        scope: Slice,
     ) -> None:
         self.tables: tuple[str, ...] = ()
         """The partitions that the page under way, or the last one, was begun with."""

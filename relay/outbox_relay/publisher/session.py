@@ -22,7 +22,7 @@ from outbox_relay.publisher.opening import Hands
 from outbox_relay.publisher.renewal import Renewal
 from outbox_relay.publisher.shard import Guarantee
 from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
-from outbox_relay.publisher.upkeep import Delayed, Mark, Upkeep, repair
+from outbox_relay.publisher.upkeep import Delayed, Recorded, Upkeep, repair
 from outbox_relay.text.logs import Log
 
 log = Log("lanes")
@@ -181,7 +181,7 @@ class Session:
         if loop.due is not None:
             self._delayed.expect(loop.due)
             loop.due = None
-        self.counts.released += self._delayed.release(self._lease.lanes)
+        self._delayed.release(self._lease.lanes)
         lost = self._upkeep.take_lost(self._lease.lanes)
         if lost:
             loop.reads.partitions.revive()
@@ -207,7 +207,7 @@ class Session:
         if len(loop.reads.hashes) > HASHES_KEPT and not loop.core.memory.rows:
             loop.reads.hashes.clear()  # no row of a group is counted
         if partitions.live and loop.writes.floor != BEGINNING:
-            self._upkeep.mark(Mark(loop.writes.floor, loop.reads.lanes, partitions.live[0].lower))
+            self._upkeep.mark(Recorded(loop.writes.floor, loop.reads.lanes, partitions.live[0].lower))
 
     def _doubt_everything(self) -> None:
         self._doubted.update(dict.fromkeys(self.lanes, newest_position(self._conn)))

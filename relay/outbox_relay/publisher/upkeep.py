@@ -37,7 +37,7 @@ AT_ONCE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Recorded:
     """What a sweep may rely on: for these lanes, all that `snapshot` sees is recorded as published.
 
     `lowest` is the first id of the oldest live partition.
@@ -64,8 +64,8 @@ class Upkeep:
         sweep_every: float = 600.0,
     ) -> None:
         self._lock = threading.Lock()
-        self._mark: Mark | None = None
-        self._swept: Mark | None = None
+        self._mark: Recorded | None = None
+        self._swept: Recorded | None = None
         self._lost: list[tuple[int, int]] = []
         self._periodic = Periodic(
             connect,
@@ -84,7 +84,7 @@ class Upkeep:
         """End the threads; a query under way is cancelled."""
         self._periodic.stop()
 
-    def mark(self, mark: Mark) -> None:
+    def mark(self, mark: Recorded) -> None:
         """Give the sweep how far is recorded."""
         with self._lock:
             self._mark = mark

@@ -42,7 +42,6 @@ class Counts:
     recorded: int = 0
     batches: int = 0
     polls: int = 0
-    released: int = 0
     unacknowledged: int = 0
     """Messages that were given to Kafka and are not acknowledged, without those of lanes set aside; as of now."""
     last_found: float = field(default_factory=time.monotonic)

@@ -16,7 +16,7 @@ from outbox_relay.publisher.finder import (
     FIELDS,
     LANE,
     RawRow,
-    Scope,
+    Slice,
 )
 from outbox_relay.publisher.hands import reads
 from outbox_relay.publisher.snapshot import BEGINNING
@@ -93,7 +93,7 @@ def test_a_poll_finds_the_rows_of_its_lanes_only(
     for key in keys:
         insert(conn, "t", key, b"")
     reading.finder.name_partitions(reading.partitions.tables)
-    found = reading.finder.poll(before, Scope(frozenset(lanes))).rows
+    found = reading.finder.poll(before, Slice(frozenset(lanes))).rows
     assert [row[LANE] for row in found] == [lane for lane in range(8) if lane in lanes]
 
 
@@ -104,10 +104,10 @@ def test_a_poll_counts_what_it_found_of_a_large_difference_by_topic(
     insert_numbered(conn, "many", 9)
     insert_numbered(conn, "few", 1)
     reading.finder.name_partitions(reading.partitions.tables)
-    fits = reading.finder.poll(before, Scope(frozenset(range(8))))
+    fits = reading.finder.poll(before, Slice(frozenset(range(8))))
     assert (len(fits.rows), fits.more, fits.found) == (10, False, {})
     insert_numbered(conn, "few", 1)
-    large = reading.finder.poll(before, Scope(frozenset(range(8))))
+    large = reading.finder.poll(before, Slice(frozenset(range(8))))
     hashes = conn.execute("SELECT hashtext('many'), hashtext('few')").fetchone()
     assert hashes is not None
     assert (large.rows, large.more, large.found) == ([], True, {hashes[0]: 9, hashes[1]: 2})

@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 
 from outbox.statements import array_text
-from outbox_relay.publisher.finder import Finder, Scope, prepare_session
+from outbox_relay.publisher.finder import Finder, Slice, prepare_session
 from outbox_relay.publisher.hands.writes import STATEMENTS as WRITES
 from outbox_relay.publisher.lease import Lease
 from outbox_relay.publisher.snapshot import Snapshot
@@ -54,7 +54,7 @@ def poll_statement(conn: Connection, partitions: int) -> Prepared:
     ]
     finder = Finder(conn, lease=LEASE)  # its polls ask whether they need a barrier
     finder.name_partitions(tuple(tables[:partitions]))
-    return Prepared(conn, finder.poll_statement(Scope(frozenset(range(8)))), POLL)
+    return Prepared(conn, finder.poll_statement(Slice(frozenset(range(8)))), POLL)
 
 
 def values(snapshot: Snapshot, page: int = 5_000) -> dict[str, Any]:

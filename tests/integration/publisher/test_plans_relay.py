@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 
 from outbox_relay.publisher.finder import STATEMENTS as FINDER
-from outbox_relay.publisher.finder import Finder, Scope, prepare_session
+from outbox_relay.publisher.finder import Finder, Slice, prepare_session
 from outbox_relay.publisher.lease import STATEMENTS as LANES
 from outbox_relay.publisher.snapshot import Difference, Snapshot
 from outbox_relay.publisher.topics import STATEMENTS as TOPICS
@@ -238,7 +238,7 @@ def test_a_backlog_is_listed_from_the_finders_index_and_reads_nothing_published(
     conn.execute("SELECT setval('outbox.position', %s, false)", [(COUNT - 1) * WIDTH + 1])
     insert_numbered(conn, "t", 300)
     current = finder.here()[0]
-    plan = explain_backlog(conn, finder, previous, current, Scope(frozenset(ALL_LANES)))
+    plan = explain_backlog(conn, finder, previous, current, Slice(frozenset(ALL_LANES)))
     no_table_is_read_through(plan)
     assert plan["Actual Rows"] == 300
     assert rows_read(plan, "message_p") <= 2 * 300, "by both branches at most"
@@ -256,7 +256,7 @@ def test_a_topic_that_is_read_apart_is_listed_without_the_rows_of_others(conn: C
     assert row is not None
     many, few = row
     lanes = frozenset(ALL_LANES)
-    for scope in (Scope(lanes, topic=few), Scope(lanes, without=frozenset({many}))):
+    for scope in (Slice(lanes, topic=few), Slice(lanes, without=frozenset({many}))):
         plan = explain_backlog(conn, finder, previous, finder.here()[0], scope)
         no_table_is_read_through(plan)
         assert plan["Actual Rows"] == 5
@@ -297,7 +297,7 @@ def test_positions_of_a_page_are_hashed_to_compare_them_with_publications(conn: 
 @pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "unpublished_by_topic", "no_publication")
 def test_what_is_published_since_a_floor_is_hashed_and_not_counted(conn: Connection) -> None:
     """Its plan is made each time: a generic one, here with statistics that are older than all rows."""
-    finder, scope = Finder(conn, page=100), Scope(frozenset(ALL_LANES))
+    finder, scope = Finder(conn, page=100), Slice(frozenset(ALL_LANES))
     finder.name_partitions(tuple(f"message_p{1 + number * WIDTH:015}" for number in range(COUNT)))
     floor = finder.here()[0]
     insert_numbered(conn, "few", 300)
@@ -337,7 +337,7 @@ def test_what_is_published_since_a_floor_is_hashed_and_not_counted(conn: Connect
 
 
 def explain_backlog(
-    conn: Connection, finder: Finder, previous: Snapshot, current: Snapshot, scope: Scope
+    conn: Connection, finder: Finder, previous: Snapshot, current: Snapshot, scope: Slice
 ) -> Plan:
     """Explain what the cursor of a backlog reads."""
     declared = FINDER["backlog"]

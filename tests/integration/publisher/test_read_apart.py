@@ -10,7 +10,7 @@ import pytest
 from outbox.statements import array_text
 from outbox_relay.publisher import finder, polls
 from outbox_relay.publisher.core.values import THE_REST
-from outbox_relay.publisher.finder import BETWEEN_RANGES, POSITION, TOPIC, Finder, RawRow, Scope
+from outbox_relay.publisher.finder import BETWEEN_RANGES, POSITION, TOPIC, Finder, RawRow, Slice
 from outbox_relay.publisher.hands import reads
 from outbox_relay.publisher.hands.reads import MOST_APART
 from outbox_relay.publisher.polls import Poll
@@ -180,10 +180,10 @@ def test_a_tail_that_takes_long_to_sort_leaves_the_rest_to_one_list(
 ) -> None:
     """Each poll walks what those before it left out: of a hundred backlogs it would take minutes."""
     monkeypatch.setattr(reads, "SORT_S", 0.0)
-    polls: list[Scope] = []
+    polls: list[Slice] = []
     poll = Finder.poll
 
-    def note(finder: Finder, previous: Snapshot, scope: Scope, rider: Rider | None = None) -> Poll:
+    def note(finder: Finder, previous: Snapshot, scope: Slice, rider: Rider | None = None) -> Poll:
         polls.append(scope)
         return poll(finder, previous, scope, rider)
 

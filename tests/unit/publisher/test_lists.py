@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from outbox_relay.publisher.core.values import Read
-from outbox_relay.publisher.finder import Scope
+from outbox_relay.publisher.finder import Slice
 from outbox_relay.publisher.hands.reads import Reads
 from outbox_relay.publisher.read_ahead import ListAhead
 from outbox_relay.publisher.snapshot import Difference, Snapshot
@@ -23,7 +23,7 @@ def test_a_list_that_is_taken_is_not_closed_once_more(*, is_open: bool, closed: 
         pool,
         cast("Any", None),
         Difference(Snapshot(1, 1), Snapshot(2, 2), is_partial=False),
-        Scope(frozenset({1})),
+        Slice(frozenset({1})),
     )
     ahead.close()
     assert not submitted, "it was never made"

@@ -89,7 +89,7 @@ class Extent:
     """Whether all records are behind the last recorded one."""
 
 
-class ReadBack:
+class ReadingBack:
     """Reads back for one loop."""
 
     def __init__(self, conn: psycopg.Connection[Any], lease: Lease, settings: Mapping[str, Any]) -> None:

@@ -13,8 +13,7 @@ import psycopg
 from psycopg import IsolationLevel
 
 from outbox.statements import Statements
-from outbox_relay.publisher.core.values import THE_REST, Read
-from outbox_relay.publisher.core.values import Scope as HoldScope
+from outbox_relay.publisher.core.values import THE_REST, Read, Scope
 from outbox_relay.publisher.finder import (
     ID,
     POSITION,
@@ -23,7 +22,7 @@ from outbox_relay.publisher.finder import (
     WITHHELD,
     Finder,
     RawRow,
-    Scope,
+    Slice,
 )
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.polls import Poll
@@ -81,7 +80,7 @@ class Reads:
     partitions: LivePartitions
     ahead: ReadAhead
     lanes: frozenset[int]
-    announced: dict[HoldScope, Announced] = field(default_factory=dict)
+    announced: dict[Scope, Announced] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
     """Ids that waited for a hold and are not to be published any more."""
     hashes: dict[str, int] = field(default_factory=dict)
@@ -163,11 +162,11 @@ class Reads:
             rows, poll.snapshot, heavy=tuple(heavy), is_flushed=poll.needs_no_barrier, asked_at=began
         )
 
-    def _without(self, groups: Collection[Hashable]) -> Scope:
-        return Scope(self.lanes, without=frozenset(group for group in groups if isinstance(group, int)))
+    def _without(self, groups: Collection[Hashable]) -> Slice:
+        return Slice(self.lanes, without=frozenset(group for group in groups if isinstance(group, int)))
 
     def _polls(
-        self, base: Snapshot, scope: Scope, joins: dict[Hashable, Snapshot], rider: Rider | None
+        self, base: Snapshot, scope: Slice, joins: dict[Hashable, Snapshot], rider: Rider | None
     ) -> dict[Hashable, Poll]:
         """Poll the tail (None) and what joins it, in one snapshot."""
         while True:
@@ -191,7 +190,7 @@ class Reads:
                 return polls  # there is no such partition yet, so there is no row in it
 
     def _together(
-        self, base: Snapshot, scope: Scope, joins: dict[Hashable, Snapshot]
+        self, base: Snapshot, scope: Slice, joins: dict[Hashable, Snapshot]
     ) -> dict[Hashable, Poll]:
         conn = self.finder.conn
         conn.isolation_level = IsolationLevel.REPEATABLE_READ
@@ -204,12 +203,12 @@ class Reads:
         finally:
             conn.isolation_level = None
 
-    def _of_group(self, group: Hashable) -> Scope:
+    def _of_group(self, group: Hashable) -> Slice:
         assert isinstance(group, int)  # noqa: S101  (rows come with the hash of their topic)
-        return Scope(self.lanes, topic=group)
+        return Slice(self.lanes, topic=group)
 
     def _too_many(
-        self, read: Read, polls: dict[Hashable, Poll], scope: Scope, joins: dict[Hashable, Snapshot]
+        self, read: Read, polls: dict[Hashable, Poll], scope: Slice, joins: dict[Hashable, Snapshot]
     ) -> list[Hashable]:
         """Return the groups to leave out: what was found is more than a page. None: it fits."""
         full = [group for group in joins if polls[group].more]

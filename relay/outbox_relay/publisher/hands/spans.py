@@ -23,7 +23,7 @@ Begin = Callable[[Sequence[RawRow]], Traced]
 
 
 @dataclass(slots=True)
-class Batch:
+class SentTogether:
     """The span of messages that were sent together, and how many of them are not recorded."""
 
     span: Traced
@@ -35,7 +35,7 @@ class Spans:
     """Begins a span for the messages of each turn, and ends it."""
 
     begin: Begin | None
-    _open: dict[int, Batch] = field(default_factory=dict)
+    _open: dict[int, SentTogether] = field(default_factory=dict)
     """By id, the batch that a message was sent with last."""
 
     def sent(self, messages: Collection[tuple[Item, Producer]]) -> None:
@@ -45,7 +45,7 @@ class Spans:
         items = [item for item, _ in messages]
         self.ended((item.row.id for item in items), "not_recorded")  # those that were sent before
         span = self.begin([cast("tuple[RawRow, object]", item.row.content)[0] for item in items])
-        batch = Batch(span, len(items))
+        batch = SentTogether(span, len(items))
         self._open.update((item.row.id, batch) for item in items)
 
     def ended(self, ids: Iterable[int], error: str | None = None) -> None:
