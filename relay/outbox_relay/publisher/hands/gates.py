@@ -17,7 +17,7 @@ from outbox_relay.publisher.hands.writes import Writes
 from outbox_relay.publisher.records import UNNAMED, Topic
 from outbox_relay.text.logs import Log
 
-NOTHING: Tried = {}
+NO_TRIES: Tried = {}
 MOST_RELEASED = 200
 """Held keys and messages of a topic that are drained at a time because somebody asked for it."""
 
@@ -67,7 +67,7 @@ class Gates:
             holds.release(scope)  # Kafka cannot be asked about it
         return requested
 
-    def meet(self, found: Found, tried: Tried = NOTHING) -> None:
+    def meet(self, found: Found, tried: Tried = NO_TRIES) -> None:
         """Use what was read of topics, and release the holds that were to be tried when that began."""
         now = time.monotonic()
         for name, topic in found.items():

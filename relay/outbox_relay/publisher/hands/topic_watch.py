@@ -30,7 +30,7 @@ log = Log("topics")
 
 Found = Mapping[str, Topic | Unpublishable]
 Tried = Mapping[Scope, float | None]
-"""Holds that are tried again, and when somebody asked for it; None: nobody did, their pauses are over."""
+"""Holds that are tried again, and when an operator asked for it; None: their pauses are over."""
 
 
 class TopicWatch:
