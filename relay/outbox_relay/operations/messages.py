@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -175,9 +175,9 @@ def compose(filters: Filters) -> tuple[sql.Composed, dict[str, Any]]:
     return sql.SQL(STATEMENTS[filters.statement]).format(conditions=conditions), values
 
 
-def bind_floors(lanes: dict[int, Snapshot]) -> dict[str, Any]:
+def bind_floors(lanes: dict[int, tuple[Snapshot, bool]]) -> dict[str, Any]:
     """Give the lanes' floors as the arrays that messages.sql takes, and the lowest xid beyond any of them."""
-    floors: Iterable[Snapshot] = lanes.values()
+    floors = [floor for floor, _ in lanes.values()]
     return {
         "lanes": list(lanes),
         "floors": [*map(str, floors)],

@@ -202,18 +202,19 @@ def _backlog(conn: psycopg.Connection[Any], status: Status) -> None:
 def _differences(conn: psycopg.Connection[Any]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     # The lanes of one relay nearly always share their floor.
-    groups: dict[Snapshot, list[int]] = defaultdict(list)
-    for lane, floor in read_floors(conn).items():
-        groups[floor].append(lane)
+    groups: dict[tuple[Snapshot, bool], list[int]] = defaultdict(list)
+    from_start: list[int] = []
+    for lane, known in read_floors(conn).items():
+        (from_start if known[0] == BEGINNING else groups[known]).append(lane)
     with conn.cursor(row_factory=dict_row) as cursor:
         # Here nearly every row is wanted, so it comes before indexes are preferred.
-        from_start = groups.pop(BEGINNING, None)
         if from_start:
             rows += cursor.execute(STATEMENTS["backlog_from_start"], {"lanes": from_start}).fetchall()
         if groups:
             cursor.execute(STATEMENTS["prefer_indexes"])
-        for floor, lanes in groups.items():
+        for (floor, is_partial), lanes in groups.items():
             values = {
+                "partial": is_partial,
                 "lanes": lanes,
                 "xmin": str(floor.xmin),
                 "xmax": str(floor.xmax),

@@ -34,7 +34,7 @@ SELECT EXISTS (
 
 -- name: backlog
 -- What is committed and not recorded as published: the difference between now and the floor of these lanes,
--- which two index scans find however much has been published, without what has a publication. Messages that wait are left out and those
+-- which two index scans find however much has been published, without what has a publication where some has ("partial"). Messages that wait are left out and those
 -- whose time has not come are counted apart. The age is that of the commit, as near as it is known: when the
 -- message was inserted or decided, or fell due.
 SELECT topic, lane,
@@ -56,7 +56,7 @@ FROM (
 ) m
 WHERE NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
     AND NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b
-                                 WHERE b.xid >= %(xmin)s::xid8) p WHERE p.position = m.position)
+                                 WHERE %(partial)s AND b.xid >= %(xmin)s::xid8) p WHERE p.position = m.position)
 GROUP BY topic, lane
 
 -- name: backlog_from_start

@@ -161,14 +161,15 @@ WHERE m.state = 'COMMITTED' AND m.xid >= pg_snapshot_xmin(pg_current_snapshot())
          OR EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id))
 
 -- name: floors
--- The floor of each lane: that of the last publication of its epoch that speaks for it, unless it is stopped. One of a relay of the
--- version before may have a base, beyond which some messages are published. A lane that has never been published, or whose
--- snapshots come from another cluster, has none.
+-- The floor of each lane: that of the last publication of its epoch that speaks for it, unless it is stopped; and whether some
+-- messages beyond it are published. Those of a relay of the version before may have a base, beyond which some are. A lane that has never
+-- been published, or whose snapshots come from another cluster, has no floor.
 SELECT l.lane, CASE WHEN l.system_identifier = (SELECT c.system_identifier FROM pg_control_system() c)
-                    THEN coalesce(p.base, p.snapshot, l.base, l.snapshot)::text END
+                    THEN coalesce(p.base, p.snapshot, l.base, l.snapshot)::text END,
+       coalesce(p.is_partial, l.is_partial) OR coalesce(p.base, CASE WHEN p.snapshot IS NULL THEN l.base END) IS NOT NULL
 FROM outbox.lane l
 LEFT JOIN LATERAL (
-    SELECT b.base, b.snapshot FROM outbox.publication b
+    SELECT b.base, b.snapshot, b.is_partial FROM outbox.publication b
     WHERE b.epoch = l.epoch AND b.batch >= l.joined AND b.lanes @> ARRAY[l.lane] AND l.stopped_error IS NULL
     ORDER BY b.batch DESC, b.lo DESC LIMIT 1
 ) p ON true

@@ -192,7 +192,7 @@ class Lease:
                 # No other relay has lanes, and a wait for a producer's row lock must not undo it.
                 conn.execute(STATEMENTS["lock_timeout"], {"ms": "0"})
                 _take_over_restored(conn)
-            floors = {lane: floor for lane, floor in read_floors(conn).items() if lane in free}
+            floors = {lane: floor for lane, (floor, _) in read_floors(conn).items() if lane in free}
             # In the transaction that writes where the lanes are: it is noted, or the next taker finds it again.
             _note_failover(conn, free)
             values = {**mine, "batch": batch, "delivery": str(self.delivery), "restored": restored}
@@ -343,10 +343,16 @@ def lock_holders(conn: psycopg.Connection[Any]) -> list[str]:
     return [row[0] for row in conn.execute(STATEMENTS["lock_holders"]).fetchall()]
 
 
-def read_floors(conn: psycopg.Connection[Any]) -> dict[int, Snapshot]:
-    """Read the recorded floor of every lane; BEGINNING where none is known, or another cluster's."""
+def read_floors(conn: psycopg.Connection[Any]) -> dict[int, tuple[Snapshot, bool]]:
+    """Read the recorded floor of every lane, and whether some messages beyond it are published.
+
+    The floor is BEGINNING where none is known, or another cluster's.
+    """
     rows = conn.execute(STATEMENTS["floors"]).fetchall()
-    return {lane: BEGINNING if floor is None else Snapshot.parse(floor) for lane, floor in rows}
+    return {
+        lane: (BEGINNING if floor is None else Snapshot.parse(floor), is_partial)
+        for lane, floor, is_partial in rows
+    }
 
 
 def _not_marked(conn: psycopg.Connection[Any], lanes: frozenset[int], *, restored: bool) -> frozenset[int]:

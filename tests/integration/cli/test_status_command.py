@@ -270,12 +270,13 @@ def test_the_backlog_is_found_by_the_finders_index_however_much_is_published(
             conn, positions(conn)[batch * 5000 : batch * 5000 + 5000], seen=snapshot(conn), batch=batch + 1
         )
     insert_numbered(conn, "orders", 10)
-    floor = read_floors(conn)[0]
+    floor, is_partial = read_floors(conn)[0]
     values = {
         "lanes": list(range(8)),
         "xmin": str(floor.xmin),
         "xmax": str(floor.xmax),
         "xip": floor.xip_array,
+        "partial": is_partial,
     }
     text, blocks = plan(conn, STATEMENTS["backlog"], values)
     assert "_xid_lane_hashtext_idx" in text
