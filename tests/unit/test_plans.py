@@ -179,8 +179,7 @@ EXEMPT: dict[str, dict[str, str]] = {
             [
                 "leadership",
                 "others",
-                "other_versions",
-                "other_divisions",
+                "disagreeing",
                 "lane_numbers",
                 "not_ended",
             ],

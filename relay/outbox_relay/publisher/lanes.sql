@@ -83,20 +83,14 @@ JOIN outbox.lease e ON e.epoch = l.epoch AND e.owner = l.owner
 WHERE e.owner <> %(owner)s AND e.leased_until > clock_timestamp()
     AND e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a)
 
--- name: other_versions
--- Living relays whose protocol this version does not understand.
-SELECT e.owner, e.version FROM outbox.lease e
-WHERE e.leased_until > clock_timestamp() AND e.owner <> %(owner)s AND abs(e.version - %(version)s) > 1
-    AND e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a)
-ORDER BY e.epoch LIMIT 1
-
--- name: other_divisions
--- Living relays that divide the lanes by another number. One of the version before, which states no shard, may have any lane.
-SELECT e.owner, coalesce(e.shard, '1/1') FROM outbox.lease e
+-- name: disagreeing
+-- A living relay whose protocol this version does not understand, or one that divides the lanes by another number. One of the version
+-- before, which states no shard, may have any lane.
+SELECT e.owner, e.version, coalesce(e.shard, '1/1') FROM outbox.lease e
 WHERE e.leased_until > clock_timestamp() AND e.owner <> %(owner)s
-    AND split_part(coalesce(e.shard, '1/1'), '/', 2)::integer <> %(count)s
+    AND (abs(e.version - %(version)s) > 1 OR split_part(coalesce(e.shard, '1/1'), '/', 2)::integer <> %(count)s)
     AND e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a)
-ORDER BY e.epoch LIMIT 1
+ORDER BY abs(e.version - %(version)s) > 1 DESC, e.epoch LIMIT 1
 
 -- name: lane_numbers
 -- How many lanes this database has.

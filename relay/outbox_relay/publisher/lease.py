@@ -302,8 +302,7 @@ def join(
             conn.execute(STATEMENTS["idle_timeout"], {"ms": _idle_ms(seconds)})
             # One at a time, so that of two relays that do not agree the second sees the first.
             conn.execute(STATEMENTS["lock"])
-            _refuse_other_versions(conn, owner)
-            _refuse_other_divisions(conn, owner, shard)
+            _refuse_to_disagree(conn, owner, shard)
             row = conn.execute(STATEMENTS["join"], values).fetchone()
             assert row is not None  # noqa: S101  (INSERT … RETURNING)
             conn.execute(STATEMENTS["clear"], {"epoch": row[0]})
@@ -313,24 +312,22 @@ def join(
     return Lease(owner, row[0], seconds, since=row[1], shard=shard, delivery=delivery)
 
 
-def _refuse_other_versions(conn: psycopg.Connection[Any], owner: str) -> None:
-    other = conn.execute(STATEMENTS["other_versions"], {"owner": owner, "version": VERSION}).fetchone()
-    if other is not None:
+def _refuse_to_disagree(conn: psycopg.Connection[Any], owner: str, shard: Shard) -> None:
+    values = {"owner": owner, "version": VERSION, "count": shard.count}
+    found = conn.execute(STATEMENTS["disagreeing"], values).fetchone()
+    if found is None:
+        return
+    other, version, theirs = found
+    if abs(version - VERSION) > 1:
         raise RelayRefusedError(
-            f"the relay {other[0]} hands lanes over by version {other[1]} of the protocol, this one by {VERSION}; "
+            f"the relay {other} hands lanes over by version {version} of the protocol, this one by {VERSION}; "
             "they can be one apart\nupgrade by way of a release in between, or stop the other relay first"
         )
-
-
-def _refuse_other_divisions(conn: psycopg.Connection[Any], owner: str, shard: Shard) -> None:
-    values = {"owner": owner, "count": shard.count}
-    other = conn.execute(STATEMENTS["other_divisions"], values).fetchone()
-    if other is not None:
-        raise RelayRefusedError(
-            f"--shard {shard} divides the lanes by {shard.count}, and the relay {other[0]} leads shard {other[1]}; "
-            "all relays of a database divide its lanes by one number\ngive this relay a --shard (OUTBOX_SHARD) of "
-            f"{other[1].partition('/')[2]}, or stop the relays that divide otherwise first: outbox relay ls"
-        )
+    raise RelayRefusedError(
+        f"--shard {shard} divides the lanes by {shard.count}, and the relay {other} leads shard {theirs}; "
+        "all relays of a database divide its lanes by one number\ngive this relay a --shard (OUTBOX_SHARD) of "
+        f"{theirs.partition('/')[2]}, or stop the relays that divide otherwise first: outbox relay ls"
+    )
 
 
 def _idle_ms(seconds: float) -> str:

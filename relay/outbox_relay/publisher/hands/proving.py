@@ -79,13 +79,12 @@ _REFUSALS = {
         "the Kafka user may not name the topic __consumer_offsets in an offset",
         "grant it: kafka-acls --add --operation Read --topic __consumer_offsets --allow-principal User:NAME",
     ),
-    "_UNSUPPORTED_FEATURE": (
-        "the broker has no transactions",
-        "use Kafka 2.5 or newer, or --delivery at-least-once",
-    ),
-    "UNSUPPORTED_VERSION": (
-        "the broker has no transactions of this kind",
-        "use Kafka 2.5 or newer, or --delivery at-least-once",
+    **dict.fromkeys(
+        ("_UNSUPPORTED_FEATURE", "UNSUPPORTED_VERSION"),
+        (
+            "the broker has no transactions of this kind",
+            "use Kafka 2.5 or newer, or --delivery at-least-once",
+        ),
     ),
 }
 
