@@ -144,7 +144,7 @@ WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s AND l.lane = ANY (%(lanes)s::s
 
 -- name: holds
 -- The holds of lanes that were taken, each with a place in front of which nothing waits for it. Of a long key its first bytes and
--- its hash, as `kept` in kept_keys.py makes them.
+-- its hash, as `kept` in records.py makes them.
 SELECT k.number, k.lane, k.topic, k.partition, k.queue,
        CASE WHEN octet_length(k.order_key) > %(longest)s::integer
             THEN substr(k.order_key, 1, %(first)s::integer) || sha256(k.order_key) ELSE k.order_key END,
