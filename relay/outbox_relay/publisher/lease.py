@@ -196,7 +196,9 @@ class Lease:
             # In the transaction that writes where the lanes are: it is noted, or the next taker finds it again.
             _note_failover(conn, free)
             values = {**mine, "batch": batch, "delivery": str(self.delivery), "restored": restored}
-            values |= {"lanes": array_text(floors), "floors": [*map(str, floors.values())]}
+            # A relay of the version before reads NULL as "none is known".
+            texts = [None if floor == BEGINNING else str(floor) for floor in floors.values()]
+            values |= {"lanes": array_text(floors), "floors": texts}
             rows = conn.execute(STATEMENTS["take"], values).fetchall()
             conn.execute(STATEMENTS["note_origin"])
             conn.execute(STATEMENTS["clear"], {"epoch": self.epoch})
