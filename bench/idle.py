@@ -18,7 +18,7 @@ from bench.load.backlog import fill
 from bench.plan import Bench
 from outbox.partitioning.lanes import LANES
 from outbox.statements import Statements
-from outbox_relay.publisher.finder import Finder, Scope, prepare_session
+from outbox_relay.publisher.finder import Finder, Slice, prepare_session
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.session import REST_AFTER_S
 
@@ -66,7 +66,7 @@ def _partitions(bench: Bench, section: Section, table: Table, partitions: int) -
         finder.name_partitions(live.tables)
         here, _ = finder.here()
         for _ in range(WARM_UP):
-            finder.poll(here, Scope(frozenset(range(LANES))))
+            finder.poll(here, Slice(frozenset(range(LANES))))
         bench.say(f"writing {rows:,} messages into {partitions} partitions")
         fill(dsn, "idle", rows)
         bench.servers.settle()
@@ -110,12 +110,12 @@ def _poll(bench: Bench, dsn: str, finder: Finder, running: int) -> dict[str, flo
         backend = finder.conn.info.backend_pid
         polls, trips = [], []
         for _ in range(WARM_UP):
-            finder.poll(here, Scope(frozenset(range(LANES))))
+            finder.poll(here, Slice(frozenset(range(LANES))))
             finder.conn.execute(STATEMENTS["nothing"], prepare=True)
         cpu = thread_nanoseconds(backend)
         for _ in range(bench.plan.idle_polls):
             began = time.perf_counter()
-            if finder.poll(here, Scope(frozenset(range(LANES)))).rows:
+            if finder.poll(here, Slice(frozenset(range(LANES)))).rows:
                 raise RuntimeError("an idle poll found rows")
             polls.append(time.perf_counter() - began)
         cpu = thread_nanoseconds(backend) - cpu

@@ -11,7 +11,7 @@ from bench.harness.report import Section, Table
 from bench.plan import Bench
 from outbox.partitioning.lanes import LANES
 from outbox.statements import Statements
-from outbox_relay.publisher.finder import Finder, Scope, prepare_session
+from outbox_relay.publisher.finder import Finder, Slice, prepare_session
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.snapshot import Snapshot
 
@@ -105,7 +105,7 @@ def _turn(finder: Finder, here: Snapshot, batch: int, per_row: Way, per_batch: W
     per_row.remember.append(cost(began))
 
     began = thread_nanoseconds(pid)
-    poll = finder.poll(here, Scope(frozenset(range(LANES))))
+    poll = finder.poll(here, Slice(frozenset(range(LANES))))
     per_batch.find.append(cost(began))
     if len(poll.rows) != BATCH:
         raise RuntimeError(f"the snapshot difference found {len(poll.rows)} of {BATCH}")

@@ -35,7 +35,7 @@ def receipt(session: Session) -> Receipt:
 
 def release(relay: Session) -> None:
     statement = (
-        Statements("outbox_relay/publisher/delayed.sql")["release"]
+        Statements("outbox_relay/publisher/upkeep.sql")["release"]
         .replace("%(since)s", "%s")
         .replace("%(lanes)s", "'{0,1,2,3,4,5,6,7}'")
     )

@@ -31,7 +31,7 @@ STEPS = {
     "joining": ("publisher.lease:join", 1, JOINS),
     "reading who leads": ("publisher.leading:Leadership.read", 3, JOINS),
     "taking the lanes": ("publisher.lease:Lease.take", 1, TAKES),
-    "inside the transaction that takes": ("publisher.lease:_left_behind", 1, TAKES),
+    "inside the transaction that takes": ("publisher.lease:read_floors", 1, TAKES),
     "reading lanes no more": ("publisher.loop:Loop.stop", 1, GIVES),
     "giving lanes back": ("publisher.lease:Lease.give_back", 1, GIVES),
     "giving all lanes back": ("publisher.lease:Lease.release", 1, STOPS),

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from psycopg import sql
 
-from outbox_relay.publisher.finder import Finder, Scope
+from outbox_relay.publisher.finder import Finder, Slice
 from tests.support.bare_reader import Reading
 from tests.support.plain_inserts import Connection, connect, insert, insert_numbered
 from tests.support.relay_process import RelayProcess
@@ -62,8 +62,10 @@ def pages_touched(finder: Finder, reading: Reading) -> int:
     """Buffers that one poll of the finder's own statement touches, from the newest snapshot on."""
     snapshot = reading.finder.here()[0]
     finder.name_partitions(reading.partitions.tables)
-    values = finder.poll_values(snapshot, Scope(frozenset(range(8))))
-    explain = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ") + finder.poll_statement()
+    values = finder.poll_values(snapshot, Slice(frozenset(range(8))))
+    explain = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ") + finder.poll_statement(
+        Slice(frozenset(range(8)))
+    )
     row = finder.conn.execute(explain, values).fetchone()
     assert row is not None
     answer: Any = row[0] if not isinstance(row[0], str) else json.loads(row[0])

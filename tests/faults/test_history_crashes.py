@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox_relay.publisher.upkeep import SWEEP
+from outbox_relay.publisher.upkeep import STATEMENTS as UPKEEP
 from tests.support.bare_reader import Reading
 from tests.support.full_partitions import WIDTH, History, table
 from tests.support.outbox_command import Ran, outbox
@@ -94,7 +94,7 @@ def lost_to_the_sweep(history: History) -> list[Any]:
     snapshot = value(history.conn, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
     values = {"lowest": 1, "lowest_publication": 1, "lanes": list(range(8)), "xmax": snapshot, "xip": "{}"}
     values |= {"since_xmin": "3", "since_xmax": "3", "since_xip": "{}", "most": 100}
-    rows = history.conn.execute(SWEEP["lost"], values).fetchall()
+    rows = history.conn.execute(UPKEEP["lost"], values).fetchall()
     return [row[0] for row in rows if row[0] <= WIDTH]
 
 

@@ -34,7 +34,7 @@ STEPS = {
     "taking what is acknowledged": ("publisher.hands.wires:Wires.take_acknowledged", 2),
     "renewing the lease": ("publisher.lease:Lease.renew", 1),
     "leaving partitions out": ("publisher.partitions:LivePartitions.retire", 1),
-    "releasing delayed messages": ("publisher.delayed:Delayed.release", 1),
+    "releasing delayed messages": ("publisher.upkeep:Delayed.release", 1),
 }
 
 

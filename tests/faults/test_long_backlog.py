@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from outbox_relay.publisher.listing import AT_ONCE
+from outbox_relay.publisher.polls import AT_ONCE
 from tests.support.bare_reader import Reading
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import connect, insert_numbered, numbered, wait_published
@@ -19,7 +19,7 @@ from tests.support.relay_process import RelayProcess
 ENTRY = str(Path(__file__).parents[1] / "support/dying_relay.py")
 ROWS = 2 * AT_ONCE + 1_001
 """Three parts of a list, the last one small."""
-TAKE = "publisher.listing:Listing.take"
+TAKE = "publisher.polls:Listing.take"
 
 
 def test_a_backlog_of_three_parts_is_read_once_and_in_order(database: str) -> None:

@@ -16,8 +16,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from outbox_local.stack.api import Stack
 from outbox_relay.operations.holds import everything
-from outbox_relay.publisher.probe import PartitionProbe
-from outbox_relay.publisher.topic_lookup import TopicLookup
+from outbox_relay.publisher.topics import PartitionProbe, TopicLookup
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import Connection, connect, insert, keys_of_lanes, wait_published
 from tests.support.publications import value

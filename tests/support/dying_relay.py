@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from outbox_relay.publisher.finder import Poll
+from outbox_relay.publisher.polls import Poll
 from tests.support.relay_entry import die_with
 
 

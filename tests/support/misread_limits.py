@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from outbox_relay.publisher.topic import Topic
-from outbox_relay.publisher.topic_lookup import TopicLookup
+from outbox_relay.publisher.records import Topic
+from outbox_relay.publisher.topics import TopicLookup
 from tests.support.plain_inserts import Connection
 
 

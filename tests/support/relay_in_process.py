@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from outbox_relay.publisher.service import Relay, RelayOptions
+from outbox_relay.publisher.opening import RelayOptions
+from outbox_relay.publisher.service import Relay
 from outbox_relay.publisher.session import Session
 
 LIMIT_S = 60.0

@@ -10,7 +10,8 @@ from typing import Any
 
 from outbox_relay.publisher.finder import PAGE
 from outbox_relay.publisher.loop import Loop
-from outbox_relay.publisher.service import Relay, RelayOptions
+from outbox_relay.publisher.opening import RelayOptions
+from outbox_relay.publisher.service import Relay
 from outbox_relay.publisher.session import Session
 from tests.support.waiting import wait_until
 

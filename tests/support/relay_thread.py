@@ -7,7 +7,8 @@ import threading
 from types import TracebackType
 from typing import Any, Self
 
-from outbox_relay.publisher.service import Relay, RelayOptions
+from outbox_relay.publisher.opening import RelayOptions
+from outbox_relay.publisher.service import Relay
 from outbox_relay.publisher.session import Session
 from outbox_relay.text.logs import ROOT
 from tests.support.relay_process import Event

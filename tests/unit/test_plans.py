@@ -137,8 +137,8 @@ EXEMPT: dict[str, dict[str, str]] = {
     "relay/outbox_relay/checker/registered.sql": dict.fromkeys(
         ["registered", "with_callback"], "reads a table with a row per producer group, every few seconds"
     ),
-    "relay/outbox_relay/publisher/local_wal.sql": dict.fromkeys(
-        ["positions", "server", "written", "aurora", "elsewhere"],
+    "relay/outbox_relay/publisher/wal.sql": dict.fromkeys(
+        ["positions", "server", "written", "aurora", "elsewhere", "has_synchronous_standbys"],
         "no table, or a row per role once in a session",
     ),
     "relay/outbox_relay/publisher/finder.sql": {
@@ -153,17 +153,17 @@ EXEMPT: dict[str, dict[str, str]] = {
                 "here",
                 "take_xid",
                 "nested_loops",
+                "hashes",
             ],
             NO_TABLE,
         ),
         **dict.fromkeys(["branch", "lanes", "columns", "weight", "withheld", "headers"], PART),
         **dict.fromkeys(["is_named", "text_header", "no_text_header", "text_bytes"], PART),
-        "unpublished": "without any progress: reads everything on purpose",
-        "partial_backlog": "once per topic after a take-over: reads all publications since the floor on purpose",
+        "unpublished": "without a floor: reads everything on purpose",
     },
-    "relay/outbox_relay/publisher/partitions.sql": {
-        "newest": NO_TABLE,
+    "relay/outbox_relay/publisher/upkeep.sql": {
         **dict.fromkeys(["all", "still_there"], "a row per partition"),
+        "settings": NO_TABLE,
     },
     "relay/outbox_relay/publisher/hands/batches.sql": {
         "identity": "reads what the server knows of itself",
@@ -178,25 +178,22 @@ EXEMPT: dict[str, dict[str, str]] = {
         "doubt_held": "when lanes are taken: reads what is held only where their last owner was on another server",
         **dict.fromkeys(
             [
-                "doubts",
                 "leadership",
                 "others",
-                "other_versions",
-                "other_divisions",
+                "disagreeing",
                 "lane_numbers",
                 "not_ended",
             ],
             LANES,
         ),
         "is_exactly_once": "a row per shard",
-        **dict.fromkeys(["topic_generation", "note_origin"], "a table of one row"),
+        "note_origin": "a table of one row",
         **dict.fromkeys(["lock_holders", "loop"], "reads what the server knows of its sessions"),
         **dict.fromkeys(
             [
                 "lock",
                 "lock_timeout",
                 "idle_timeout",
-                "cluster",
                 "mark_session",
                 "session_mark",
                 "renewal_settings",
@@ -206,9 +203,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         ),
         **dict.fromkeys(["take_over_unpublished", "take_over_published"], RESTORE),
     },
-    "relay/outbox_relay/publisher/hands/reads.sql": {"hashes": NO_TABLE},
-    "relay/outbox_relay/publisher/publications.sql": {"record": LANES, "has_synchronous_standbys": NO_TABLE},
-    "relay/outbox_relay/publisher/sweep.sql": {"settings": NO_TABLE},
+    "relay/outbox_relay/publisher/hands/writes.sql": {"record": LANES},
 }
 
 

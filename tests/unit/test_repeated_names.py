@@ -27,22 +27,12 @@ def test_no_class_of_the_library_has_a_refused_name() -> None:
     assert not faults, "\n" + "\n".join(faults)
 
 
-LOOP, CORE = "outbox_relay.publisher", "outbox_relay.publisher.core"
-"""The core replaces the loop around it, whose classes of the same names leave with it."""
-
-
-def is_replaced(where: list[str]) -> bool:
-    """Whether a name has one class in the core, and the others in the loop that the core replaces."""
-    of_core = [module for module in where if rooms.within(module, CORE)]
-    return len(of_core) == 1 and all(rooms.within(module, LOOP) for module in where)
-
-
 @pytest.mark.parametrize("package", rooms.PACKAGES)
 def test_a_package_has_one_class_of_a_name(package: str) -> None:
     faults = [
         f"{name} is a class of {', '.join(where)}: one noun, one meaning"
         for name, where in classes(package).items()
-        if len(where) > 1 and not is_replaced(where)
+        if len(where) > 1
     ]
     assert not faults, "\n" + "\n".join(faults)
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from outbox.probes import ProbeCheck
 from outbox_relay.monitoring.catalogue import Families
 from outbox_relay.monitoring.server import Monitoring
-from outbox_relay.publisher.counts import BOUNDS, Times
-from outbox_relay.publisher.vitals import Vitals
+from outbox_relay.publisher.vitals import BOUNDS, Times, Vitals
 
 ReadVitals = Callable[[], Mapping[str, Vitals]]
 """Returns the relays of the process by the names of their databases."""
@@ -45,7 +44,7 @@ def _add(families: Families, database: str, vitals: Vitals) -> None:
         ("outbox_published_messages", counts.recorded),
         ("outbox_published_batches", counts.batches),
         ("outbox_polls", counts.polls),
-        ("outbox_unacknowledged_messages", vitals.unacknowledged),
+        ("outbox_unacknowledged_messages", counts.unacknowledged),
         ("outbox_leases_lost", vitals.leases_lost),
         ("outbox_sessions_failed", vitals.failed),
         ("outbox_unrecorded_messages", vitals.unrecorded),
@@ -54,8 +53,8 @@ def _add(families: Families, database: str, vitals: Vitals) -> None:
         families.add(name, database, value=value)
     for lane in sorted(lanes):
         families.add("outbox_lane_owned", database, str(lane), value=1)
-    families.add_histogram("outbox_kafka_ack_seconds", database, *_histogram(vitals.ack))
-    families.add_histogram("outbox_publish_latency_seconds", database, *_histogram(vitals.age))
+    families.add_histogram("outbox_kafka_ack_seconds", database, *_histogram(counts.ack))
+    families.add_histogram("outbox_publish_latency_seconds", database, *_histogram(counts.age))
 
 
 def _histogram(times: Times) -> tuple[list[tuple[str, float]], float]:

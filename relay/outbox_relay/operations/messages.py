@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -15,9 +15,10 @@ from psycopg import sql
 from psycopg.rows import RowMaker, dict_row
 
 from outbox.statements import Statements
-from outbox_relay.operations import holds, progress
+from outbox_relay.operations import holds
 from outbox_relay.operations.filters import Filters, at
-from outbox_relay.publisher.snapshot import START, Progress
+from outbox_relay.publisher.lease import read_floors
+from outbox_relay.publisher.snapshot import Snapshot
 
 STATEMENTS = Statements("outbox_relay/operations/messages.sql")
 SETTINGS = Statements("outbox_relay/operations/status.sql")
@@ -65,7 +66,7 @@ def search(
     with conn.transaction(), conn.cursor(row_factory=_status_row) as cursor:
         cursor.execute(SETTINGS["settings"])
         if filters.statement != "search":
-            values |= bind_progress(progress.read(conn))
+            values |= bind_floors(read_floors(conn))
         if not filters.windowed:
             cursor.execute(SETTINGS["prefer_indexes"])
             return cursor.execute(statement, values | {"limit": limit}).fetchall()
@@ -174,16 +175,13 @@ def compose(filters: Filters) -> tuple[sql.Composed, dict[str, Any]]:
     return sql.SQL(STATEMENTS[filters.statement]).format(conditions=conditions), values
 
 
-def bind_progress(lanes: dict[int, Progress]) -> dict[str, Any]:
-    """Give the lanes' progress as the arrays that messages.sql takes, and the lowest xid beyond any of them."""
-    known: Iterable[Progress] = lanes.values()
+def bind_floors(lanes: dict[int, tuple[Snapshot, bool]]) -> dict[str, Any]:
+    """Give the lanes' floors as the arrays that messages.sql takes, and the lowest xid beyond any of them."""
+    floors = [floor for floor, _ in lanes.values()]
     return {
         "lanes": list(lanes),
-        "floors": [str(one.floor) for one in known],
-        "snapshots": [str(one.snapshot) for one in known],
-        "afters": [one.after for one in known],
-        "known": [one != START and not one.is_partial for one in known],
-        "lowest": str(min((one.floor.xmin for one in known), default=1)),
+        "floors": [*map(str, floors)],
+        "lowest": str(min((floor.xmin for floor in floors), default=1)),
     }
 
 

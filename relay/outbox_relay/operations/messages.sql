@@ -12,16 +12,11 @@ SELECT s.* FROM found f JOIN outbox.message_status s ON s.id = f.id
 ORDER BY s.id DESC
 
 -- name: search_published
--- The newest messages that fit and are in a publication. What is beyond its lane's progress is passed over
--- without a look-up; the others are looked up one by one, newest first, until there are enough.
+-- The newest messages that fit and are in a publication: looked up one by one, newest first, until there are enough.
 WITH found AS MATERIALIZED (
     SELECT c.id FROM (
         SELECT m.id, m.position FROM outbox.message m
-        WHERE {conditions} AND m.state = 'COMMITTED' AND NOT EXISTS (
-            SELECT FROM unnest(%(lanes)s::smallint[], %(floors)s::pg_snapshot[], %(snapshots)s::pg_snapshot[],
-                               %(afters)s::bigint[], %(known)s::boolean[]) g (lane, floor, snapshot, after, known)
-            WHERE g.lane = m.lane AND g.known AND NOT pg_visible_in_snapshot(m.xid, g.floor)
-                AND (g.after IS NULL OR m.position > g.after OR NOT pg_visible_in_snapshot(m.xid, g.snapshot)))
+        WHERE {conditions} AND m.state = 'COMMITTED'
         ORDER BY m.id + 0 DESC OFFSET 0
     ) c
     WHERE (SELECT b.epoch FROM outbox.publication b
@@ -34,23 +29,20 @@ ORDER BY s.id DESC
 
 -- name: search_unpublished
 -- The newest messages that fit among those committed and not published: what waits, and what is beyond the
--- progress of its lane. No xid below "lowest" is beyond any lane's, which is what the index is asked for.
-WITH progress AS (
-    SELECT * FROM unnest(%(lanes)s::smallint[], %(floors)s::pg_snapshot[], %(snapshots)s::pg_snapshot[],
-                         %(afters)s::bigint[], %(known)s::boolean[]) g (lane, floor, snapshot, after, known)
+-- floor of its lane and has no publication. No xid below "lowest" is beyond any floor, which is what the index is asked for.
+WITH floors AS (
+    SELECT * FROM unnest(%(lanes)s::smallint[], %(floors)s::pg_snapshot[]) g (lane, floor)
 ), found AS MATERIALIZED (
     SELECT id FROM (
         (SELECT m.id FROM outbox.waiting w JOIN outbox.message m ON m.id = w.id
          WHERE w.reason NOT IN ('failed', 'expired') AND {conditions} ORDER BY m.id DESC LIMIT %(limit)s)
         UNION
-        (SELECT m.id FROM outbox.message m JOIN progress g ON g.lane = m.lane
+        (SELECT m.id FROM outbox.message m JOIN floors g ON g.lane = m.lane
          WHERE m.state = 'COMMITTED' AND m.xid >= %(lowest)s::xid8
              AND NOT pg_visible_in_snapshot(m.xid, g.floor)
-             AND (g.after IS NULL OR m.position > g.after OR NOT pg_visible_in_snapshot(m.xid, g.snapshot))
-             AND (g.known OR NOT EXISTS (SELECT FROM outbox.publication b
-                                         WHERE int8range(b.lo, b.hi, '[]') @> m.position
-                                             AND b.lo <= m.position AND b.hi >= m.position
-                                             AND b.positions @> ARRAY[m.position]))
+             AND NOT EXISTS (SELECT FROM outbox.publication b
+                             WHERE int8range(b.lo, b.hi, '[]') @> m.position AND b.lo <= m.position AND b.hi >= m.position
+                                 AND b.positions @> ARRAY[m.position])
              AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id AND w.reason IN ('failed', 'expired'))
              AND {conditions}
          ORDER BY m.id + 0 DESC LIMIT %(limit)s)

@@ -1,6 +1,6 @@
 """How the outbox stands: backlog, oldest age and rates per topic and lane, what is held, waits or is undecided, alarms.
 
-The backlog is the difference between now and the progress that the relay recorded, so that it costs the same
+The backlog is the difference between now and the floor that the relay recorded, so that it costs the same
 whether a thousand or a hundred million messages have been published.
 """
 
@@ -14,14 +14,15 @@ import psycopg
 from psycopg.rows import class_row, dict_row
 
 from outbox.statements import Statements
-from outbox_relay.operations import consumers, failovers, hold_groups, partitions, progress
+from outbox_relay.operations import consumers, failovers, hold_groups, partitions
 from outbox_relay.operations import groups as registry
 from outbox_relay.operations.consumers import ConsumerTotals
 from outbox_relay.operations.failovers import Failover
 from outbox_relay.operations.groups import Alarm
 from outbox_relay.operations.half_messages import OVERDUE_S
 from outbox_relay.operations.hold_groups import HoldGroup
-from outbox_relay.publisher.snapshot import START, Progress
+from outbox_relay.publisher.lease import read_floors
+from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
 
 STATEMENTS = Statements("outbox_relay/operations/status.sql")
 WINDOW_S = 10.0
@@ -209,29 +210,26 @@ def _backlog(conn: psycopg.Connection[Any], status: Status, most: int | None) ->
 
 def _differences(conn: psycopg.Connection[Any], most: int | None = None) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    # The lanes of one relay nearly always share their progress.
-    groups: dict[Progress, list[int]] = defaultdict(list)
-    for lane, known in progress.read(conn).items():
-        groups[known].append(lane)
+    # The lanes of one relay nearly always share their floor.
+    groups: dict[tuple[Snapshot, bool], list[int]] = defaultdict(list)
+    from_start: list[int] = []
+    for lane, known in read_floors(conn).items():
+        (from_start if known[0] == BEGINNING else groups[known]).append(lane)
     with conn.cursor(row_factory=dict_row) as cursor:
         # Here nearly every row is wanted, so it comes before indexes are preferred.
-        from_start = groups.pop(START, None)
         if from_start:
             rows += cursor.execute(
                 STATEMENTS["backlog_from_start"], {"lanes": from_start, "most": most}
             ).fetchall()
         if groups:
             cursor.execute(STATEMENTS["prefer_indexes"])
-        for known, lanes in groups.items():
+        for (floor, is_partial), lanes in groups.items():
             values = {
+                "partial": is_partial,
                 "lanes": lanes,
-                "partial": known.is_partial,
-                "xmin": str(known.floor.xmin),
-                "xmax": str(known.floor.xmax),
-                "xip": known.floor.xip_array,
-                "after": known.after,
-                "newer_xmax": str(known.snapshot.xmax),
-                "newer_xip": known.snapshot.xip_array,
+                "xmin": str(floor.xmin),
+                "xmax": str(floor.xmax),
+                "xip": floor.xip_array,
                 "most": most,
             }
             rows += cursor.execute(STATEMENTS["backlog"], values).fetchall()

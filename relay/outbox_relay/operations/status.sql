@@ -1,5 +1,5 @@
--- What `outbox status` asks. All statements of one look run in one REPEATABLE READ transaction: progress and
--- messages are of the same moment. How far lanes are published is read by "progress" of publisher/lanes.sql.
+-- What `outbox status` asks. All statements of one look run in one REPEATABLE READ transaction: floors and
+-- messages are of the same moment. How far lanes are published is read by "floors" of publisher/lanes.sql.
 
 -- name: settings
 -- For this transaction: compiling a plan takes a second, and worker processes are for others.
@@ -33,9 +33,8 @@ SELECT EXISTS (
 )
 
 -- name: backlog
--- What is committed and not recorded as published: the difference between now and the progress of these lanes,
--- which two index scans find however much has been published. While a backlog is taken page by page ("after" is
--- set), what the newer snapshot saw is published up to that position. Messages that wait are left out and those
+-- What is committed and not recorded as published: the difference between now and the floor of these lanes,
+-- which two index scans find however much has been published, without what has a publication where some has ("partial"). Messages that wait are left out and those
 -- whose time has not come are counted apart. The age is that of the commit, as near as it is known: when the
 -- message was inserted or decided, or fell due. With "most" so many are read at most, of each partition those of the
 -- oldest transactions first, as the index has them.
@@ -56,16 +55,14 @@ FROM (SELECT m.* FROM (
     FROM outbox.message m
     WHERE m.state = 'COMMITTED' AND m.lane = ANY (%(lanes)s::smallint[]) AND m.xid = ANY (%(xip)s::xid8[])
 ) m
-WHERE (%(after)s::bigint IS NULL OR m.position > %(after)s::bigint
-       OR m.xid >= %(newer_xmax)s::xid8 OR m.xid = ANY (%(newer_xip)s::xid8[]))
-    AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
+WHERE NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
     AND NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b
                                  WHERE %(partial)s AND b.xid >= %(xmin)s::xid8) p WHERE p.position = m.position)
 LIMIT %(most)s::bigint) m
 GROUP BY topic, lane
 
 -- name: backlog_from_start
--- The same for lanes without any progress (a new schema, a restore): everything that has no publication.
+-- The same for lanes without a floor (a new schema, a restore): everything that has no publication.
 SELECT m.topic, m.lane,
        count(*) FILTER (WHERE NOT delayed) AS messages,
        extract(epoch FROM clock_timestamp() - min(since) FILTER (WHERE NOT delayed))::float8 AS oldest,
@@ -138,7 +135,3 @@ LEFT JOIN outbox.pending_check c ON c.id = m.id
 LEFT JOIN outbox.producer_group g ON g.name = m.producer_group
 WHERE m.state IN ('UNKNOWN', 'EXHAUSTED', 'DEAD')
 GROUP BY m.state, m.producer_group ORDER BY m.state, m.producer_group
-
--- name: cluster
--- Which cluster this is: progress recorded on another one means nothing here.
-SELECT system_identifier FROM pg_control_system()

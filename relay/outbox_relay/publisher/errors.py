@@ -1,7 +1,15 @@
-"""What can keep a message from being published, and what is held then."""
+"""What can keep a message from being published, what is held then, and how long the relay waits after a failure."""
 
 from __future__ import annotations
 
+from outbox.backoff import Backoff
+
+PAUSE_FIRST_S, PAUSE_LAST_S = 0.05, 5.0
+"""After a producer that failed."""
+BROKEN_PAUSE_LAST_S = 60.0
+"""After an error of the relay's own: each start over publishes again what was not recorded."""
+FORGET_AFTER_S = 10.0
+"""So long without another failure, the pause after the next one is the first again."""
 REFUSED = frozenset(
     {
         "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", "INVALID_RECORD", "POLICY_VIOLATION",
@@ -42,3 +50,21 @@ class KafkaUnavailableError(ConnectionError):
 
 class BrokenError(RuntimeError):
     """An invariant of the relay does not hold; it starts over from what is recorded, later each time."""
+
+
+class PauseAfterFailure:
+    """A pause that is longer with each failure, until none was for a while."""
+
+    def __init__(self, longest: float) -> None:
+        """Begin without a pause."""
+        self.over_at = 0.0
+        """When the pause is over (monotonic seconds)."""
+        self._backoff = Backoff(PAUSE_FIRST_S, longest)
+
+    def begin(self, now: float) -> float:
+        """Begin a pause; return for how many seconds."""
+        if now >= self.over_at + FORGET_AFTER_S:
+            self._backoff.reset()
+        pause = self._backoff.next()
+        self.over_at = now + pause
+        return pause

@@ -19,12 +19,11 @@ from psycopg import sql
 
 from outbox import wire
 from outbox.statements import Statements, array_text
-from outbox_relay.publisher.kept_keys import LONGEST_KEY, LONGEST_TOPIC
 from outbox_relay.publisher.lease import Lease
-from outbox_relay.publisher.listing import Listing
-from outbox_relay.publisher.polls import Polls
+from outbox_relay.publisher.polls import Listing, Poll, Polls
 from outbox_relay.publisher.prepared import INT2, INT8, TEXT, Numbered, PreparedStatements, Rider
-from outbox_relay.publisher.snapshot import BEGINNING, Progress, Snapshot
+from outbox_relay.publisher.records import LONGEST_KEY, LONGEST_TOPIC, ROW_BYTES
+from outbox_relay.publisher.snapshot import BEGINNING, Difference, Snapshot
 
 STATEMENTS = Statements("outbox_relay/publisher/finder.sql")
 
@@ -32,8 +31,6 @@ PAGE = 5_000
 """Messages per page. Larger pages drain a backlog a little faster and cost memory and latency."""
 PAGE_BYTES = 16 << 20
 """Bytes of rows per page, all their fields counted; a single larger row is still a page of its own."""
-ROW_BYTES = 64 << 20
-"""A larger row comes without its fields: one PostgreSQL message holds a gigabyte, and no topic takes as much."""
 BETWEEN_RANGES = 7
 """Hashes of topics that the index leaves out; with each a poll has another search in each partition (0.3 ms)."""
 LOWEST_HASH, HIGHEST_HASH = -(2**31), 2**31 - 1
@@ -61,26 +58,8 @@ RawRow = tuple[Any, ...]
 """The values of `FIELDS` in this order, as the driver gives them: the hot path makes no object of its own."""
 
 
-@dataclass(slots=True)
-class Poll:
-    """What one poll found: the new snapshot, and the rows of the difference from the first on.
-
-    `more`: these are not all of them. A difference of more than a page comes without rows: the rows that were found
-    are any of it, not the first. `found` then counts it by hash of the topic.
-    """
-
-    snapshot: Snapshot
-    newest: int
-    rows: list[RawRow]
-    more: bool
-    found: dict[int, int]
-    needs_no_barrier: bool = False
-    """Whether another statement was committed right behind it, in the same round trip, or it found its rows flushed and
-    the lanes ours."""
-
-
 @dataclass(frozen=True, slots=True)
-class Scope:
+class Slice:
     """Which messages a poll or a list reads: of these lanes, of one topic, or of all but some (by their hashes)."""
 
     lanes: frozenset[int]
@@ -108,6 +87,21 @@ class Scope:
         return sorted(self.without)[BETWEEN_RANGES:]
 
     @property
+    def conditions(self) -> list[sql.Composable]:
+        """The condition of each branch: a run of lanes with a range of hashes; with no range, all topics."""
+        lanes, topics = sql.SQL(STATEMENTS["lanes"]), sql.SQL(" AND " + STATEMENTS["topics"])
+        others = sql.SQL(" AND " + STATEMENTS["others"] if self.others else "")
+        of_topics: list[sql.Composable] = [
+            topics.format(low=sql.Placeholder(f"low{number}"), high=sql.Placeholder(f"high{number}")) + others
+            for number in range(len(self.ranges))
+        ]
+        return [
+            lanes.format(first=sql.Placeholder(f"first{run}"), last=sql.Placeholder(f"last{run}")) + each
+            for run in range(len(self.runs))
+            for each in of_topics or [sql.SQL("")]
+        ]
+
+    @property
     def values(self) -> dict[str, Any]:
         """What the statements bind for it."""
         values: dict[str, Any] = {}
@@ -118,21 +112,6 @@ class Scope:
         if self.others:
             values["others"] = array_text(self.others)
         return values
-
-
-def _scopes(runs: int, ranges: int, *, has_others: bool) -> list[sql.Composable]:
-    """Return the condition of each branch: a run of lanes with a range of hashes; with no range, all topics."""
-    lanes, topics = sql.SQL(STATEMENTS["lanes"]), sql.SQL(STATEMENTS["topics"])
-    others = sql.SQL(" AND " + STATEMENTS["others"] if has_others else "")
-    found: list[sql.Composable] = []
-    for run in range(runs):
-        of_lanes = lanes.format(first=sql.Placeholder(f"first{run}"), last=sql.Placeholder(f"last{run}"))
-        if not ranges:
-            found.append(of_lanes)
-        for number in range(ranges):
-            low, high = sql.Placeholder(f"low{number}"), sql.Placeholder(f"high{number}")
-            found.append(of_lanes + sql.SQL(" AND ") + topics.format(low=low, high=high) + others)
-    return found
 
 
 class Part(NamedTuple):
@@ -174,6 +153,8 @@ _NOT_ASKED = {
     "secured": sql.SQL(STATEMENTS["not_secured"]),
 }
 
+_ALL, _UNPUBLISHED = sql.SQL(""), sql.SQL(STATEMENTS["no_publication"])
+
 
 def prepare_session(conn: psycopg.Connection[Any], lease: float = 10.0) -> None:
     """Apply the session settings that the finder's plans need; a transaction left open ends after `lease` seconds."""
@@ -203,8 +184,10 @@ class Finder:
         self._tables: tuple[str, ...] = ()
         self.statements = PreparedStatements(conn) if statements is None else statements
         self._polls = Polls(conn, self.statements)
-        self._page = sql.SQL(STATEMENTS["page"]).format(**_FRAGMENTS)
-        self._dense_page = sql.SQL(STATEMENTS["dense_page"]).format(**_FRAGMENTS)
+        self._page, self._dense_page = (
+            sql.SQL(STATEMENTS["page"]).format(listed=listed, **_FRAGMENTS)
+            for listed in (sql.SQL(STATEMENTS["listed"]), _ALL)
+        )
 
     def name_partitions(self, tables: tuple[str, ...]) -> None:
         """Put the statements together for these partitions (tables of schema `outbox`)."""
@@ -212,19 +195,13 @@ class Finder:
             self._tables = tables
             self._polls.forget()
 
-    def poll_statement(self, runs: int = 1, ranges: int = 0, *, has_others: bool = False) -> sql.Composed:
-        """Return the statement of a poll over the named partitions.
-
-        Args:
-            runs: runs of neighbouring lanes.
-            ranges: ranges of hashes of topics; 0: all topics.
-            has_others: whether hashes within the ranges are left out.
-        """
-        branches = self._branches("branch", runs, ranges, has_others=has_others)
+    def poll_statement(self, scope: Slice) -> sql.Composed:
+        """Return the statement of a poll over the named partitions."""
         asked = _NOT_ASKED if self._lease is None else _ASKED
+        branches = self.branches("branch", scope)
         return sql.SQL(STATEMENTS["poll"]).format(branches=branches, **asked, **_FRAGMENTS)
 
-    def poll_values(self, previous: Snapshot, scope: Scope) -> dict[str, Any]:
+    def poll_values(self, previous: Snapshot, scope: Slice) -> dict[str, Any]:
         """Return what `poll_statement` binds."""
         values = {
             "xmax": str(previous.xmax),
@@ -238,26 +215,22 @@ class Finder:
             values |= self._lease.ownership(scope.lanes)
         return values
 
-    def _new_poll(self, scope: Scope) -> tuple[Numbered, dict[str, Any]]:
-        runs, ranges = len(scope.runs), len(scope.ranges)
+    def _new_poll(self, scope: Slice) -> tuple[Numbered, dict[str, Any]]:
         types = dict.fromkeys(("page", "bytes", "row_bytes", "epoch"), INT8) | {"owner": TEXT}
-        types |= {f"{bound}{run}": INT2 for run in range(runs) for bound in ("first", "last")}
-        text = self.poll_statement(runs, ranges, has_others=bool(scope.others)).as_string(self.conn)
+        types |= {f"{bound}{run}": INT2 for run in range(len(scope.runs)) for bound in ("first", "last")}
+        text = self.poll_statement(scope).as_string(self.conn)
         return Numbered.of(text, types), self.poll_values(BEGINNING, scope)
 
-    def branches(self, name: str, scope: Scope) -> sql.Composed:
+    def branches(self, name: str, scope: Slice) -> sql.Composed:
         """Return the branches of a statement, over the named partitions, for a scope."""
-        return self._branches(name, len(scope.runs), len(scope.ranges), has_others=bool(scope.others))
-
-    def _branches(self, name: str, runs: int, ranges: int, *, has_others: bool) -> sql.Composed:
         branch = sql.SQL(STATEMENTS[name])
         return sql.SQL("\nUNION ALL\n").join(
-            branch.format(partition=sql.Identifier("outbox", table), scope=scope)
-            for scope in _scopes(runs, ranges, has_others=has_others)
+            branch.format(partition=sql.Identifier("outbox", table), scope=condition)
+            for condition in scope.conditions
             for table in self._tables
         )
 
-    def poll(self, previous: Snapshot, scope: Scope, rider: Rider | None = None) -> Poll:
+    def poll(self, previous: Snapshot, scope: Slice, rider: Rider | None = None) -> Poll:
         """Read what is visible now and was not visible in `previous`: all of it, or counts of how it begins.
 
         Args:
@@ -269,37 +242,29 @@ class Finder:
         kind = (scope, self.page_size, self.page_bytes, self.row_bytes)
         if kind not in self._polls:
             self._polls.add(kind, *self._new_poll(scope))
-        carries = rider is not None and rider.result is None
-        answer = self._polls.run(kind, previous, rider if carries else None)
-        more, has_carried = answer.found > len(answer.rows), carries and rider is not None and rider.is_behind
-        needs_none = has_carried or answer.is_secured
-        return Poll(answer.snapshot, answer.newest, answer.rows, more, answer.topics, needs_none)
+        return self._polls.run(kind, previous, rider)
 
-    def backlog(self, progress: Progress, scope: Scope) -> Listing:
-        """List the ids of an open difference beyond its position; of a partial one, those without a publication."""
-        base, current = progress.base, progress.snapshot
-        assert base is not None  # noqa: S101  (level groups are polled)
+    def backlog(self, difference: Difference, scope: Slice) -> Listing:
+        """List the ids of a difference; of a partial one, those without a publication."""
+        base, current, is_partial = difference
         if base == BEGINNING and scope.topic is None and not scope.without:
-            bounds = {"lanes": array_text(scope.lanes), **_bounds(current, progress.after)}
-            return self._list("unpublished", bounds)
-        bounds = _difference(base, current, scope, progress.after)
-        branches = self.branches("backlog_branch", scope)
-        if not progress.is_partial:
-            return self._list("backlog", bounds, branches=branches)
+            bounds = {"lanes": array_text(scope.lanes), **_bounds(current)}
+            return Listing(self._cursor, sql.SQL(STATEMENTS["unpublished"]), bounds)
+        statement, bounds = sql.SQL(STATEMENTS["backlog"]), _difference(base, current, scope)
+        parts = {"branches": self.branches("backlog_branch", scope), "unpublished": _ALL}
+        if not is_partial:
+            return Listing(self._cursor, statement, bounds, **parts)
         with self._no_nested_loops():
-            return self._list("partial_backlog", bounds, branches=branches)
+            return Listing(self._cursor, statement, bounds, **{**parts, "unpublished": _UNPUBLISHED})
 
-    def _list(self, name: str, bounds: dict[str, Any], **parts: sql.Composed) -> Listing:
-        return Listing(self._cursor, sql.SQL(STATEMENTS[name]), bounds, **parts)
-
-    def unpublished_by_topic(self, floor: Snapshot, current: Snapshot, scope: Scope) -> dict[int, int]:
+    def unpublished_by_topic(self, floor: Snapshot, current: Snapshot, scope: Slice) -> dict[int, int]:
         """Count, by hash of the topic, what a large difference begins with, without what has a publication."""
         statement = sql.SQL(STATEMENTS["unpublished_by_topic"])
         branches = self.branches("backlog_branch", scope)
         values = {"page": self.page_size, **_difference(floor, current, scope)}
         with self._no_nested_loops():
-            found = self._cursor.execute(statement.format(branches=branches), values, prepare=False)
-            return dict(found.fetchall())
+            composed = statement.format(branches=branches, unpublished=_UNPUBLISHED)
+            return dict(self._cursor.execute(composed, values, prepare=False).fetchall())
 
     @contextmanager
     def _no_nested_loops(self) -> Iterator[None]:
@@ -333,8 +298,7 @@ class Finder:
             "highest": highest,
             "bytes": self.page_bytes,
             "row_bytes": self.row_bytes,
-            "cur_xmax": str(current.xmax),
-            "cur_xip": current.xip_array,
+            **_bounds(current),
         }
         if span <= DENSE * len(ids):
             rows = self._cursor.execute(self._dense_page, bounds, prepare=True).fetchall()
@@ -361,14 +325,14 @@ class Finder:
         return Snapshot.parse(row[0]), row[1]
 
 
-def _bounds(current: Snapshot, after: int | None) -> dict[str, Any]:
-    return {"cur_xmax": str(current.xmax), "cur_xip": current.xip_array, "after": after or 0}
+def _bounds(current: Snapshot) -> dict[str, Any]:
+    return {"cur_xmax": str(current.xmax), "cur_xip": current.xip_array}
 
 
-def _difference(base: Snapshot, current: Snapshot, scope: Scope, after: int | None = None) -> dict[str, Any]:
+def _difference(base: Snapshot, current: Snapshot, scope: Slice) -> dict[str, Any]:
     # What still runs is not searched; see "poll".
     ended = array_text(xid for xid in base.xip if current.has_ended(xid))
-    bounds = {"xmax": str(base.xmax), "xip": ended, "since": str(base.xmin), **_bounds(current, after)}
+    bounds = {"xmax": str(base.xmax), "xip": ended, "since": str(base.xmin), **_bounds(current)}
     return bounds | scope.values
 
 

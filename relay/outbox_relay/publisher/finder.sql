@@ -181,30 +181,27 @@ CASE WHEN (pg_column_size(headers) > 500 OR pg_column_compression(headers) IS NO
           THEN '[]' ELSE headers::text END
 
 -- name: backlog
--- A large difference, listed once, as ids in position order: what "cur" sees and the previous snapshot did not, beyond a
--- position. PostgreSQL writes the ids to a temporary file; see listing.py. Without what waits: that leaves the table by its hold
+-- A large difference, listed once, as ids in position order: what "cur" sees and the previous snapshot did not.
+-- PostgreSQL writes the ids to a temporary file; see polls.py. Without what waits: that leaves the table by its hold
 -- only, or with another xid.
-DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR SELECT id FROM ({branches}) m
-WHERE NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id) ORDER BY position
+DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR SELECT m.id FROM ({branches}) m
+WHERE {unpublished} NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id) ORDER BY m.position
+
+-- name: no_publication
+-- Where some of it is published: without what has a publication. A message has its xid before it is visible, so its publication,
+-- which is written later, has a higher one.
+NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b WHERE b.xid >= %(since)s::xid8) p
+            WHERE p.position = m.position) AND
 
 -- name: backlog_branch
 -- One live partition of a large difference.
 SELECT id, position, topic FROM {partition} WHERE {scope} AND xid >= %(xmax)s::xid8
-    AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[]) AND position > %(after)s
+    AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[])
     AND state = 'COMMITTED'
 UNION ALL
 SELECT id, position, topic FROM {partition} WHERE {scope} AND xid = ANY (%(xip)s::xid8[])
-    AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[]) AND position > %(after)s
+    AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[])
     AND state = 'COMMITTED'
-
--- name: partial_backlog
--- The same where some of it is published: a topic was read apart from the others. What has no publication is to be
--- published. A message has its xid before it is visible, so its publication, which is written later, has a higher one.
-DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR SELECT m.id FROM ({branches}) m
-WHERE NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b
-                               WHERE b.xid >= %(since)s::xid8) p WHERE p.position = m.position)
-    AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
-ORDER BY m.position
 
 -- name: unpublished_by_topic
 -- What a poll counts of a difference of more than a page, without what is published or has expired: messages by hash of a
@@ -212,9 +209,7 @@ ORDER BY m.position
 -- outside: the planner would choose a nested loop for it.
 WITH unpublished AS MATERIALIZED (
     SELECT hashtext(m.topic) AS hash FROM ({branches}) m
-    WHERE NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b
-                                   WHERE b.xid >= %(since)s::xid8) p WHERE p.position = m.position)
-        AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id AND w.reason = 'expired')
+    WHERE {unpublished} NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id AND w.reason = 'expired')
 )
 SELECT hash, count(*) FROM (SELECT hash FROM unpublished LIMIT %(page)s + 1) f GROUP BY hash
 
@@ -231,10 +226,10 @@ SELECT p.position FROM (
 ) p WHERE p.position IN (SELECT unnest(%(positions)s::bigint[]))
 
 -- name: unpublished
--- The same when no progress is known (a new schema, a restore, another cluster): all that has no publication.
+-- The same when no floor is known (a new schema, a restore, another cluster): all that has no publication.
 DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR
 SELECT m.id FROM outbox.message m
-WHERE m.lane = ANY (%(lanes)s::smallint[]) AND m.state = 'COMMITTED' AND m.position > %(after)s
+WHERE m.lane = ANY (%(lanes)s::smallint[]) AND m.state = 'COMMITTED'
     AND m.xid < %(cur_xmax)s::xid8 AND NOT m.xid = ANY (%(cur_xip)s::xid8[])
     AND NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b) p
                     WHERE p.position = m.position)
@@ -262,28 +257,17 @@ SELECT {columns} FROM (
         SELECT *, sum(weight) OVER (ORDER BY place ROWS UNBOUNDED PRECEDING) AS bytes
         FROM (
             SELECT *, position + 0 AS place, {weight} AS weight FROM outbox.message
-            WHERE id = ANY (%(ids)s::bigint[]) AND id BETWEEN %(lowest)s AND %(highest)s OFFSET 0
+            WHERE {listed} id BETWEEN %(lowest)s AND %(highest)s OFFSET 0
         ) w
         WHERE state = 'COMMITTED' AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[])
     ) c WHERE bytes - weight < %(bytes)s ORDER BY place OFFSET 0
 ) m
 ORDER BY place
 
--- name: dense_page
--- The same where the ids follow each other closely: one walk over their range instead of one descent per id.
--- Rows between them that are not on the list are left out by the caller. They count, too: a page that they fill alone
--- says nothing of the ids on the list.
-SELECT {columns} FROM (
-    SELECT *, {withheld} AS withheld FROM (
-        SELECT *, sum(weight) OVER (ORDER BY place ROWS UNBOUNDED PRECEDING) AS bytes
-        FROM (
-            SELECT *, position + 0 AS place, {weight} AS weight FROM outbox.message
-            WHERE id BETWEEN %(lowest)s AND %(highest)s OFFSET 0
-        ) w
-        WHERE state = 'COMMITTED' AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[])
-    ) c WHERE bytes - weight < %(bytes)s ORDER BY place OFFSET 0
-) m
-ORDER BY place
+-- name: listed
+-- The ids, in "page". Where they follow each other closely it is left out: one walk over their range costs less than a descent for each.
+-- Rows between them are left out by the caller. They count, too: a page that they fill alone says nothing of the ids.
+id = ANY (%(ids)s::bigint[]) AND
 
 -- name: here
 -- A snapshot and the newest position given out, for a lane that joins.
@@ -293,3 +277,22 @@ SELECT pg_current_snapshot()::text, (SELECT last_value FROM outbox.position)
 -- Take an xid, and end. A snapshot ends at the newest transaction that has ended; one that still runs may have a higher xid,
 -- and is in no list of that snapshot. After this, every xid that was given out before lies below a snapshot's xmax.
 SELECT pg_current_xact_id()
+
+-- name: hashes
+-- The hashes of topics, as the finder's index holds them.
+SELECT n.name, pg_catalog.hashtext(n.name) FROM unnest(%(topics)s::text[]) n (name)
+
+-- name: recorded
+-- The last recorded offsets of topics, by partition, as far as the newest publications of former relays have them. A message
+-- that was not published as soon as it was inserted has another position than id: it is left out.
+-- OFFSET 0 keeps the planner from reading all messages for a join.
+WITH newest AS MATERIALIZED (
+    SELECT b.positions, b.partitions, b.offsets FROM outbox.publication b
+    WHERE b.epoch < %(epoch)s ORDER BY b.epoch DESC, b.batch DESC, b.lo DESC LIMIT %(publications)s
+), recorded AS MATERIALIZED (
+    SELECT r.position, r.partition, r.place FROM newest n
+    CROSS JOIN LATERAL unnest(n.positions, n.partitions, n.offsets) r (position, partition, place) LIMIT %(messages)s
+)
+SELECT m.topic, r.partition, max(r.place) FROM recorded r
+CROSS JOIN LATERAL (SELECT o.topic FROM outbox.message o WHERE o.id = r.position AND o.position = r.position OFFSET 0) m
+WHERE m.topic = ANY (%(topics)s::text[]) GROUP BY m.topic, r.partition

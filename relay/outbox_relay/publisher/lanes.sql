@@ -76,10 +76,6 @@ SELECT (SELECT min(e.epoch) FROM living e JOIN outbox.lane l ON l.epoch = e.epoc
        EXISTS (SELECT FROM living e JOIN outbox.lane l ON l.epoch = e.epoch AND l.owner = e.owner
                WHERE e.epoch <> %(epoch)s AND coalesce(e.shard, %(shard)s) = %(shard)s AND e.lacks_kafka)
 
--- name: topic_generation
--- How often topics were changed: read after lanes were taken, so that it counts every change that their last owner knew of.
-SELECT generation FROM outbox.topic_generation
-
 -- name: others
 -- How many lanes other living relays own.
 SELECT count(*) FROM outbox.lane l
@@ -87,20 +83,14 @@ JOIN outbox.lease e ON e.epoch = l.epoch AND e.owner = l.owner
 WHERE e.owner <> %(owner)s AND e.leased_until > clock_timestamp()
     AND e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a)
 
--- name: other_versions
--- Living relays whose protocol this version does not understand.
-SELECT e.owner, e.version FROM outbox.lease e
-WHERE e.leased_until > clock_timestamp() AND e.owner <> %(owner)s AND abs(e.version - %(version)s) > 1
-    AND e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a)
-ORDER BY e.epoch LIMIT 1
-
--- name: other_divisions
--- Living relays that divide the lanes by another number. One of the version before, which states no shard, may have any lane.
-SELECT e.owner, coalesce(e.shard, '1/1') FROM outbox.lease e
+-- name: disagreeing
+-- A living relay whose protocol this version does not understand, or one that divides the lanes by another number. One of the version
+-- before, which states no shard, may have any lane.
+SELECT e.owner, e.version, coalesce(e.shard, '1/1') FROM outbox.lease e
 WHERE e.leased_until > clock_timestamp() AND e.owner <> %(owner)s
-    AND split_part(coalesce(e.shard, '1/1'), '/', 2)::integer <> %(count)s
+    AND (abs(e.version - %(version)s) > 1 OR split_part(coalesce(e.shard, '1/1'), '/', 2)::integer <> %(count)s)
     AND e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a)
-ORDER BY e.epoch LIMIT 1
+ORDER BY abs(e.version - %(version)s) > 1 DESC, e.epoch LIMIT 1
 
 -- name: lane_numbers
 -- How many lanes this database has.
@@ -121,10 +111,6 @@ SELECT set_config('outbox.relay_epoch', %(epoch)s, false)
 -- Whose session this is: a reset, or a pooler's other session, has another mark, or none.
 SELECT current_setting('outbox.relay_epoch', true)
 
--- name: cluster
--- Which cluster this is: xids mean nothing in another one.
-SELECT system_identifier FROM pg_control_system()
-
 -- name: is_copied
 -- Whether the rows of this database were copied into it since lanes were last taken: a dump was restored, into this cluster or another one.
 -- outbox.origin states the transaction that wrote it, and so does a publication where no relay of this version has taken lanes; a copy
@@ -140,14 +126,14 @@ UPDATE outbox.origin SET xid = pg_current_xact_id()
 -- name: leave_timeline
 -- After a restore into the same cluster no lane has been taken on this server: whoever takes one finds it left by another one. A lane
 -- whose row another session holds is missing in what is returned.
-UPDATE outbox.lane SET timeline = CASE WHEN timeline IS NULL OR system_identifier <> %(system_identifier)s THEN timeline ELSE 0 END
+UPDATE outbox.lane SET timeline = CASE WHEN timeline IS NULL OR system_identifier <> (SELECT c.system_identifier FROM pg_control_system() c) THEN timeline ELSE 0 END
 WHERE lane IN (SELECT l.lane FROM outbox.lane l FOR NO KEY UPDATE SKIP LOCKED)
 RETURNING lane
 
 -- name: has_foreign_xids
 -- Whether rows carry the xids of another cluster: they were copied and lanes were last taken there, or a COMMITTED one has an xid that
 -- this cluster has not issued.
-SELECT (%(is_copied)s AND EXISTS (SELECT FROM outbox.lane l WHERE l.system_identifier <> %(system_identifier)s))
+SELECT (%(is_copied)s AND EXISTS (SELECT FROM outbox.lane l JOIN pg_control_system() c ON c.system_identifier <> l.system_identifier))
     OR EXISTS (SELECT FROM outbox.message
                WHERE state = 'COMMITTED' AND xid >= pg_snapshot_xmax(pg_current_snapshot()))
 
@@ -168,46 +154,19 @@ WHERE m.state = 'COMMITTED' AND m.xid >= pg_snapshot_xmin(pg_current_snapshot())
     AND (EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b) p WHERE p.position = m.position)
          OR EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id))
 
--- name: progress
--- How far each lane is published: by the last publication of its epoch that speaks for it, unless it is stopped.
--- A lane that has never been published, or whose snapshots come from another cluster, has no progress.
-SELECT l.lane,
-       CASE WHEN l.system_identifier = %(system_identifier)s
-            THEN coalesce(p.snapshot, l.snapshot)::text END,
-       CASE WHEN p.snapshot IS NULL THEN l.base ELSE p.base END::text,
-       CASE WHEN p.snapshot IS NULL THEN l.after ELSE p.after END,
-       coalesce(p.is_partial, l.is_partial)
+-- name: floors
+-- The floor of each lane: that of the last publication of its epoch that speaks for it, unless it is stopped; and whether some
+-- messages beyond it are published. Those of a relay of the version before may have a base, beyond which some are. A lane that has never
+-- been published, or whose snapshots come from another cluster, has no floor.
+SELECT l.lane, CASE WHEN l.system_identifier = (SELECT c.system_identifier FROM pg_control_system() c)
+                    THEN coalesce(p.base, p.snapshot, l.base, l.snapshot)::text END,
+       coalesce(p.is_partial, l.is_partial) OR coalesce(p.base, CASE WHEN p.snapshot IS NULL THEN l.base END) IS NOT NULL
 FROM outbox.lane l
 LEFT JOIN LATERAL (
-    SELECT b.snapshot, b.base, b.after, b.is_partial FROM outbox.publication b
+    SELECT b.base, b.snapshot, b.is_partial FROM outbox.publication b
     WHERE b.epoch = l.epoch AND b.batch >= l.joined AND b.lanes @> ARRAY[l.lane] AND l.stopped_error IS NULL
     ORDER BY b.batch DESC, b.lo DESC LIMIT 1
 ) p ON true
-ORDER BY l.lane
-
--- name: doubts
--- Up to which position a lane's messages are in doubt for whoever takes it. The last owner may have given Kafka all that it
--- could read, unless it gave the lane back (then the lane has no owner, or its epoch no lease), or the lane was stopped and
--- not being tried again (then nothing of it was on the wire, or the stop's record covers it), on this server and timeline. What
--- an owner sent that delivers exactly once is in outbox.intent: Kafka decides. The last column: whether the last owner may still be at it.
-WITH here AS (
-    SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer AS timeline,
-           (SELECT last_value FROM outbox.position) AS newest
-), settled AS (
-    SELECT l.lane,
-           l.stopped_error IS NOT NULL AND l.retrying_at IS NULL AND s.is_here AS is_stopped,
-           l.epoch = 0 OR l.mode = 'exactly-once'
-               OR (s.is_here AND (l.owner IS NULL
-                                  OR NOT EXISTS (SELECT FROM outbox.lease e WHERE e.epoch = l.epoch))) AS is_given_back
-    FROM outbox.lane l, here h,
-         LATERAL (SELECT coalesce(l.system_identifier = %(system_identifier)s AND l.timeline = h.timeline
-                                  AND NOT %(restored)s, false) AS is_here) s
-)
-SELECT l.lane,
-       CASE WHEN s.is_given_back OR s.is_stopped THEN l.doubted_until
-            ELSE greatest(l.doubted_until, h.newest) END,
-       NOT (s.is_given_back OR s.is_stopped)
-FROM outbox.lane l JOIN settled s USING (lane) CROSS JOIN here h
 ORDER BY l.lane
 
 -- name: note_failover
@@ -246,14 +205,33 @@ WITH due AS MATERIALIZED (
 SELECT DISTINCT d.lane FROM due d WHERE NOT EXISTS (SELECT FROM free f WHERE f.id = d.id)
 
 -- name: take
--- Take a lane, with the progress that it starts from; publications of this epoch speak for it from this batch on.
-UPDATE outbox.lane
-SET owner = %(owner)s, epoch = %(epoch)s, joined = %(batch)s, mode = %(delivery)s, system_identifier = %(system_identifier)s,
-    snapshot = %(snapshot)s::pg_snapshot, base = %(base)s::pg_snapshot, after = %(after)s,
-    is_partial = %(is_partial)s, timeline = ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer,
-    doubted_until = %(doubted_until)s, stopped_in_doubt = false,
+-- Take lanes at their floors; publications of this epoch speak for them from this batch on. A relay of the version before reads what a
+-- floor does not see without what has a publication ("is_partial").
+-- Up to which position a lane's messages are in doubt: the last owner may have given Kafka all that it could read, unless it gave the
+-- lane back (then the lane has no owner, or its epoch no lease), or the lane was stopped and not being tried again (then nothing
+-- of it was on the wire, or the stop's record covers it), on this server and timeline. What an owner sent that delivers exactly once
+-- is in outbox.intent: Kafka decides. The last column: whether the last owner may still be at it.
+WITH here AS (
+    SELECT c.system_identifier, ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer AS timeline,
+           (SELECT p.last_value FROM outbox.position p) AS newest
+    FROM pg_control_system() c
+), found AS (
+    SELECT l.lane, f.floor, h.*,
+           l.epoch = 0 OR l.mode = 'exactly-once'
+               OR (s.is_here AND (l.owner IS NULL OR NOT EXISTS (SELECT FROM outbox.lease e WHERE e.epoch = l.epoch)
+                                  OR (l.stopped_error IS NOT NULL AND l.retrying_at IS NULL))) AS is_settled
+    FROM unnest(%(lanes)s::smallint[], %(floors)s::pg_snapshot[]) f (lane, floor) JOIN outbox.lane l ON l.lane = f.lane, here h,
+         LATERAL (SELECT coalesce(l.system_identifier = h.system_identifier AND l.timeline = h.timeline
+                                  AND NOT %(restored)s, false) AS is_here) s
+)
+UPDATE outbox.lane l
+SET owner = %(owner)s, epoch = %(epoch)s, joined = %(batch)s, mode = %(delivery)s, system_identifier = o.system_identifier,
+    snapshot = o.floor, base = NULL, after = NULL, is_partial = true, timeline = o.timeline,
+    doubted_until = CASE WHEN o.is_settled THEN l.doubted_until ELSE greatest(l.doubted_until, o.newest) END,
+    stopped_in_doubt = false,
     stopped_error = NULL, stopped_message = NULL, stopped_at = NULL, retrying_at = NULL, retry_requested_at = NULL
-WHERE lane = %(lane)s
+FROM found o WHERE l.lane = o.lane
+RETURNING l.lane, l.doubted_until, NOT o.is_settled
 
 -- name: clear
 -- Leases that have ended are of no further use, once all their lanes are taken. A relay whose lease goes this way joins

@@ -45,16 +45,31 @@ any two lines:
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from typing import Any
 
 import psycopg
 
-from outbox_relay.publisher.lease import DIVIDED_SESSION, STATEMENTS, Lease, LeaseLostError, RelayRefusedError
+from outbox_relay.publisher.lease import (
+    DIVIDED_SESSION,
+    LOCK_WAIT_S,
+    STATEMENTS,
+    Lease,
+    LeaseLostError,
+    RelayRefusedError,
+    lock_holders,
+)
+from outbox_relay.text.logs import Log
 
 LEAVE_S = 30.0
 """After so long without Kafka, or without an acknowledgement of lanes to give back, a relay leaves them to others."""
 LOOK_EVERY_S = 0.25
 """How often a relay reads who leads. A lane that is handed over stands still for half of that on average."""
+REPEAT_S = 30.0
+"""How often the same lane is logged while its row stays locked."""
+
+log = Log("lanes")
 
 
 def leads(epoch: int, *, has_lanes: bool, first: int | None) -> bool:
@@ -106,9 +121,41 @@ class Leadership:
         is_leader = not is_draining and leads(mine.epoch, has_lanes=bool(mine.lanes), first=first)
         return mine.shard.lanes if is_leader else frozenset(), frozenset(free)
 
-    def read_generation(self) -> int:
-        """Return how often topics were changed by now."""
-        row = self._conn.execute(STATEMENTS["topic_generation"], prepare=True).fetchone()
-        assert row is not None  # noqa: S101  (the table has one row)
-        self.generation = row[0]
-        return self.generation
+
+class LockedRows:
+    """Reports rows of outbox.lane that another session holds, each lane every half minute at most."""
+
+    def __init__(self, conn: psycopg.Connection[Any]) -> None:
+        self._conn = conn
+        self._reported: dict[int, float] = {}
+        self._missed: frozenset[int] = frozenset()
+
+    def miss(self, lanes: frozenset[int]) -> None:
+        """Note lanes that are free and could not be taken, and log those that were not the last time either.
+
+        One that is missed once may have been taken by another relay.
+        """
+        if again := lanes & self._missed:
+            self.report(again, "taking the lane")
+        self._missed = lanes
+
+    def report(self, lanes: Iterable[int], left: str) -> None:
+        """Log that the rows of these lanes are held, by whom, and what repairs it.
+
+        Args:
+            lanes: whose rows are held.
+            left: what the relay has not done because of that.
+        """
+        now = time.monotonic()
+        new = sorted(lane for lane in lanes if now - self._reported.get(lane, -REPEAT_S) >= REPEAT_S)
+        if not new:
+            return
+        self._reported.update(dict.fromkeys(new, now))
+        log.warning(
+            "lane row locked",
+            lanes=new,
+            held_by=lock_holders(self._conn) or "a session that has ended",
+            not_done=left,
+            next_try_in_s=LOCK_WAIT_S,
+            repair="end that transaction: COMMIT, or pg_terminate_backend(pid); the other lanes go on meanwhile",
+        )

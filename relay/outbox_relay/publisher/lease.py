@@ -10,6 +10,11 @@ then joins again under a new epoch.
 
 A process that dies or freezes while it takes lanes holds their locks only until its session ends: at once, or
 after a lease in an idle transaction. Until then a taker waits, and logs for whom.
+
+Between relays that deliver at least once and exactly once lanes change under conditions. Batches of a shard have two
+transactional ids, so one relay has all of its lanes, or none. The relay that takes them fences the former owner by
+these ids, whatever it does itself then. Nothing fences a relay that delivers at least once: it is done when it has
+given the lanes back, and dead when its lease has run out and PostgreSQL has ended its session.
 """
 
 from __future__ import annotations
@@ -26,10 +31,8 @@ import psycopg
 
 from outbox.partitioning.lanes import LANES
 from outbox.statements import Statements, array_text
-from outbox_relay.publisher.guarantee import Guarantee
-from outbox_relay.publisher.shard import ALL_LANES, Shard
-from outbox_relay.publisher.snapshot import START, Progress, Snapshot
-from outbox_relay.publisher.switching import may_take
+from outbox_relay.publisher.shard import ALL_LANES, Guarantee, Shard
+from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
 from outbox_relay.text.errors import OperatorError
 from outbox_relay.text.logs import Log
 
@@ -57,6 +60,10 @@ class LanesLockedError(RuntimeError):
         super().__init__(f"outbox.lease is locked by {', '.join(holders) or 'a session that has ended'}")
         self.holders = holders
 
+    def report(self) -> None:
+        """Log who holds the lock."""
+        log.warning("the lanes are locked, waiting", held_by=self.holders or "a session that has ended")
+
 
 class RelayRefusedError(OperatorError):
     """This relay cannot work with the others, or with this database; the text names why, and what repairs it."""
@@ -77,7 +84,8 @@ def owner_name() -> str:
 class Taken:
     """Lanes that were taken, with what their last owner left of them."""
 
-    progress: dict[int, Progress] = field(default_factory=dict)
+    floors: dict[int, Snapshot] = field(default_factory=dict)
+    """Everything that this snapshot sees of a lane is published, or waits."""
     doubted: dict[int, int] = field(default_factory=dict)
     """Per lane, up to which position earlier owners may have given messages to Kafka without recording it."""
     left: frozenset[int] = frozenset()
@@ -101,7 +109,8 @@ class Lease:
     shard: Shard = ALL_LANES
     """It leads lanes of this shard only."""
     delivery: Guarantee = Guarantee.AT_LEAST_ONCE
-    waits_for: str | None = None
+    _waits_for: str | None = None
+    """The relay that delivers at least once, and is waited for."""
 
     def renew(self, conn: psycopg.Connection[Any]) -> None:
         """Extend the lease.
@@ -124,7 +133,7 @@ class Lease:
             )
 
     def take(self, conn: psycopg.Connection[Any], lanes: Iterable[int], batch: int = 0) -> Taken:
-        """Take those of the lanes that no living relay owns, with the progress recorded by their last owners.
+        """Take those of the lanes that no living relay owns, with the floors recorded by their last owners.
 
         A row that another session holds is left: the lane is not among those returned.
 
@@ -141,17 +150,16 @@ class Lease:
             taken = self._take(conn, lanes, batch)
         except psycopg.errors.LockNotAvailable:
             raise LanesLockedError(lock_holders(conn)) from None
-        self.lanes |= taken.progress.keys()
+        self.lanes |= taken.floors.keys()
         if taken.left:
             # Once more: until the commit the last owner's polls found the lanes its own. Nothing has to be written: who
             # takes the lanes from us asks again, and whoever they are given back to is told what is noted here.
-            newest = _one(conn, "newest")
+            newest = newest_position(conn)
             taken.doubted |= {lane: max(newest, taken.doubted[lane]) for lane in taken.left}
         return taken
 
     def _take(self, conn: psycopg.Connection[Any], lanes: Iterable[int], batch: int) -> Taken:
         mine = {"owner": self.owner, "epoch": self.epoch}
-        taken = Taken()
         with conn.transaction() as transaction:
             conn.execute(STATEMENTS["lock_timeout"], {"ms": f"{TAKE_WAIT_S * 1000:.0f}"})
             # Frozen here, this process keeps other relays from renewing: it loses its session before they lose lanes.
@@ -162,16 +170,14 @@ class Lease:
             self.renew(conn)
             rows = conn.execute(STATEMENTS["lock_free"], {**mine, "lanes": array_text(lanes)}).fetchall()
             free = frozenset(lane for (lane,) in rows)
-            if not free or not may_take(conn, self, free):
+            if not free or not self._may_take(conn, free):
                 return Taken()
-            system_identifier = _one(conn, "cluster")
-            here = {"system_identifier": system_identifier}
             is_copied = _one(conn, "is_copied")
             if is_copied:
-                log.warning("a dump was restored into this database", system_identifier=system_identifier)
-                if conn.execute(STATEMENTS["leave_timeline"], here).rowcount != LANES:
+                log.warning("a dump was restored into this database")
+                if conn.execute(STATEMENTS["leave_timeline"]).rowcount != LANES:
                     raise psycopg.Rollback(transaction)  # somebody holds a lane's row: again in a moment
-            restored = _one(conn, "has_foreign_xids", {**here, "is_copied": is_copied})
+            restored = _one(conn, "has_foreign_xids", {"is_copied": is_copied})
             if restored and conn.execute(STATEMENTS["others"], {"owner": self.owner}).fetchone() != (0,):
                 log.warning(
                     "messages of another cluster are not published while other relays have lanes",
@@ -180,31 +186,42 @@ class Lease:
                 raise psycopg.Rollback(transaction)
             held = _not_marked(conn, free, restored=restored)
             free -= held
-            if not free or (held and (restored or not may_take(conn, self, free))):
+            if not free or (held and (restored or not self._may_take(conn, free))):
                 return Taken()  # once restored messages are taken over nothing shows any more that they were
             if restored:
                 # No other relay has lanes, and a wait for a producer's row lock must not undo it.
                 conn.execute(STATEMENTS["lock_timeout"], {"ms": "0"})
                 _take_over_restored(conn)
-            taken = _left_behind(conn, free, system_identifier, restored=restored)
+            floors = {lane: floor for lane, (floor, _) in read_floors(conn).items() if lane in free}
             # In the transaction that writes where the lanes are: it is noted, or the next taker finds it again.
             _note_failover(conn, free)
-            for lane, known in taken.progress.items():
-                conn.execute(
-                    STATEMENTS["take"],
-                    {
-                        **mine,
-                        "batch": batch,
-                        "delivery": str(self.delivery),
-                        "system_identifier": system_identifier,
-                        "lane": lane,
-                        "doubted_until": taken.doubted[lane],
-                        **columns(known),
-                    },
-                )
+            values = {**mine, "batch": batch, "delivery": str(self.delivery), "restored": restored}
+            # A relay of the version before reads NULL as "none is known".
+            texts = [None if floor == BEGINNING else str(floor) for floor in floors.values()]
+            values |= {"lanes": array_text(floors), "floors": texts}
+            rows = conn.execute(STATEMENTS["take"], values).fetchall()
             conn.execute(STATEMENTS["note_origin"])
             conn.execute(STATEMENTS["clear"], {"epoch": self.epoch})
-        return taken
+        doubted = {lane: until for lane, until, _ in rows}
+        return Taken(floors, doubted, frozenset(lane for lane, _, is_left in rows if is_left))
+
+    def _may_take(self, conn: psycopg.Connection[Any], free: frozenset[int]) -> bool:
+        """Return whether lanes that are free, and locked, can be taken."""
+        values = {"lanes": array_text(free)}
+        is_exact = self.delivery is Guarantee.EXACTLY_ONCE
+        has_batches = is_exact or conn.execute(STATEMENTS["is_exactly_once"], values).fetchone() == (True,)
+        if has_batches and free | self.lanes != self.shard.lanes:
+            return False
+        row = conn.execute(STATEMENTS["not_ended"], values).fetchone() if is_exact else None
+        other = None if row is None else str(row[0])
+        if other is not None and other != self._waits_for:
+            log.warning(
+                "waiting for a relay that delivers at least once",
+                owner=other,
+                repair="stop it, or, if its process is gone, let PostgreSQL end its session",
+            )
+        self._waits_for = other
+        return other is None
 
     def give_back(self, conn: psycopg.Connection[Any], doubted: Mapping[int, int]) -> frozenset[int]:
         """Give settled lanes back and keep the lease; return the lanes that are given back.
@@ -287,8 +304,7 @@ def join(
             conn.execute(STATEMENTS["idle_timeout"], {"ms": _idle_ms(seconds)})
             # One at a time, so that of two relays that do not agree the second sees the first.
             conn.execute(STATEMENTS["lock"])
-            _refuse_other_versions(conn, owner)
-            _refuse_other_divisions(conn, owner, shard)
+            _refuse_to_disagree(conn, owner, shard)
             row = conn.execute(STATEMENTS["join"], values).fetchone()
             assert row is not None  # noqa: S101  (INSERT … RETURNING)
             conn.execute(STATEMENTS["clear"], {"epoch": row[0]})
@@ -298,24 +314,22 @@ def join(
     return Lease(owner, row[0], seconds, since=row[1], shard=shard, delivery=delivery)
 
 
-def _refuse_other_versions(conn: psycopg.Connection[Any], owner: str) -> None:
-    other = conn.execute(STATEMENTS["other_versions"], {"owner": owner, "version": VERSION}).fetchone()
-    if other is not None:
+def _refuse_to_disagree(conn: psycopg.Connection[Any], owner: str, shard: Shard) -> None:
+    values = {"owner": owner, "version": VERSION, "count": shard.count}
+    found = conn.execute(STATEMENTS["disagreeing"], values).fetchone()
+    if found is None:
+        return
+    other, version, theirs = found
+    if abs(version - VERSION) > 1:
         raise RelayRefusedError(
-            f"the relay {other[0]} hands lanes over by version {other[1]} of the protocol, this one by {VERSION}; "
+            f"the relay {other} hands lanes over by version {version} of the protocol, this one by {VERSION}; "
             "they can be one apart\nupgrade by way of a release in between, or stop the other relay first"
         )
-
-
-def _refuse_other_divisions(conn: psycopg.Connection[Any], owner: str, shard: Shard) -> None:
-    values = {"owner": owner, "count": shard.count}
-    other = conn.execute(STATEMENTS["other_divisions"], values).fetchone()
-    if other is not None:
-        raise RelayRefusedError(
-            f"--shard {shard} divides the lanes by {shard.count}, and the relay {other[0]} leads shard {other[1]}; "
-            "all relays of a database divide its lanes by one number\ngive this relay a --shard (OUTBOX_SHARD) of "
-            f"{other[1].partition('/')[2]}, or stop the relays that divide otherwise first: outbox relay ls"
-        )
+    raise RelayRefusedError(
+        f"--shard {shard} divides the lanes by {shard.count}, and the relay {other} leads shard {theirs}; "
+        "all relays of a database divide its lanes by one number\ngive this relay a --shard (OUTBOX_SHARD) of "
+        f"{theirs.partition('/')[2]}, or stop the relays that divide otherwise first: outbox relay ls"
+    )
 
 
 def _idle_ms(seconds: float) -> str:
@@ -328,19 +342,16 @@ def lock_holders(conn: psycopg.Connection[Any]) -> list[str]:
     return [row[0] for row in conn.execute(STATEMENTS["lock_holders"]).fetchall()]
 
 
-def _left_behind(
-    conn: psycopg.Connection[Any], lanes: frozenset[int], system_identifier: int, *, restored: bool
-) -> Taken:
-    """Read what the last owners of these lanes left; in statements that begin after the lanes' rows were locked."""
-    rows = conn.execute(STATEMENTS["progress"], {"system_identifier": system_identifier}).fetchall()
-    rows = [row for row in rows if row[0] in lanes]
-    values = {"system_identifier": system_identifier, "restored": restored}
-    doubts = [row for row in conn.execute(STATEMENTS["doubts"], values).fetchall() if row[0] in lanes]
-    return Taken(
-        progress={lane: read_progress(*rest) for lane, *rest in rows},
-        doubted={lane: until for lane, until, *_ in doubts},
-        left=frozenset(lane for lane, _, is_left in doubts if is_left),
-    )
+def read_floors(conn: psycopg.Connection[Any]) -> dict[int, tuple[Snapshot, bool]]:
+    """Read the recorded floor of every lane, and whether some messages beyond it are published.
+
+    The floor is BEGINNING where none is known, or another cluster's.
+    """
+    rows = conn.execute(STATEMENTS["floors"]).fetchall()
+    return {
+        lane: (BEGINNING if floor is None else Snapshot.parse(floor), is_partial)
+        for lane, floor, is_partial in rows
+    }
 
 
 def _not_marked(conn: psycopg.Connection[Any], lanes: frozenset[int], *, restored: bool) -> frozenset[int]:
@@ -373,24 +384,9 @@ def _take_over_restored(conn: psycopg.Connection[Any]) -> None:
     log.warning("messages of another cluster enqueued", to_publish=again, published_there=old)
 
 
-def columns(progress: Progress) -> dict[str, Any]:
-    """Write a progress as the columns snapshot, base and after; START is all NULL."""
-    if progress == START:
-        return {"snapshot": None, "base": None, "after": None, "is_partial": False}
-    return {
-        "snapshot": str(progress.snapshot),
-        "base": None if progress.base is None else str(progress.base),
-        "after": progress.after,
-        "is_partial": progress.is_partial,
-    }
-
-
-def read_progress(snapshot: str | None, base: str | None, after: int | None, is_partial: bool) -> Progress:
-    """Read the columns of the statement `progress` behind the lane."""
-    if snapshot is None:
-        return START
-    known = None if base is None else Snapshot.parse(base)
-    return Progress(Snapshot.parse(snapshot), known, after, is_partial)
+def newest_position(conn: psycopg.Connection[Any]) -> int:
+    """Return the newest position: no message that was read by now has a higher one."""
+    return int(_one(conn, "newest"))
 
 
 def _one(conn: psycopg.Connection[Any], name: str, values: Mapping[str, Any] | None = None) -> Any:

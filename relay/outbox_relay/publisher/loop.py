@@ -1,33 +1,35 @@
-"""The publisher's loop: one core with its hands, from taking lanes to giving them back."""
+"""The publisher's loop: one core with its hands, from taking lanes to giving them back.
+
+The core decides, and the hands do it. A turn hears what became of what was sent, writes what is settled by that, reads
+what is new, and sends. What was read is sent once PostgreSQL cannot forget it: a poll may find that, and otherwise the
+next commit makes it so (R1). Everything that differs between at-least-once and exactly-once is in `delivery`.
+"""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import cast
 
 from outbox_relay.database.partitions_ahead import Room
 from outbox_relay.publisher.core import Core
-from outbox_relay.publisher.core.values import Page, Read, Row, Scope, Write
-from outbox_relay.publisher.counts import Counts
-from outbox_relay.publisher.errors import TOPICS_FAULT, KafkaUnavailableError, Unpublishable
-from outbox_relay.publisher.finder import POSITION, born
+from outbox_relay.publisher.core.values import Page, Read, Row, Write
+from outbox_relay.publisher.errors import KafkaUnavailableError
+from outbox_relay.publisher.finder import POSITION
+from outbox_relay.publisher.hands.at_least_once import AtLeastOnce
 from outbox_relay.publisher.hands.exactly_once import ExactlyOnce
 from outbox_relay.publisher.hands.gates import Gates
-from outbox_relay.publisher.hands.pauses import PAUSE_LAST_S, PauseAfterFailure
-from outbox_relay.publisher.hands.published import check_offsets
-from outbox_relay.publisher.hands.read_back import ReadBack
+from outbox_relay.publisher.hands.read_back import ReadingBack
 from outbox_relay.publisher.hands.reads import FRESH_S, Brought, Reads, due_of, topics_of
 from outbox_relay.publisher.hands.rows import Rows, TopicCount
-from outbox_relay.publisher.hands.silence import Silence
 from outbox_relay.publisher.hands.spans import Spans
 from outbox_relay.publisher.hands.topic_watch import TopicWatch
 from outbox_relay.publisher.hands.transactional import TransactionalWires
-from outbox_relay.publisher.hands.wires import ProducerEnd, Wires
+from outbox_relay.publisher.hands.wires import Wires
 from outbox_relay.publisher.hands.writes import Writes
 from outbox_relay.publisher.prepared import Rider
-from outbox_relay.publisher.replication import Replication
+from outbox_relay.publisher.vitals import Counts
+from outbox_relay.publisher.wal import Replication
 from outbox_relay.text.logs import Log
 
 SIGNALS_EVERY_S = 0.25
@@ -45,8 +47,6 @@ class Clock:
 
     record_at: float = 0.0
     signals_at: float = 0.0
-    sending: PauseAfterFailure = field(default_factory=lambda: PauseAfterFailure(PAUSE_LAST_S))
-    """A producer failed: nothing is sent before its pause is over."""
 
 
 @dataclass(slots=True)
@@ -57,20 +57,17 @@ class Loop:
     rows: Rows
     reads: Reads
     writes: Writes
-    wires: Wires | TransactionalWires
+    delivery: AtLeastOnce | ExactlyOnce
     gates: Gates
     topics: TopicWatch
-    silence: Silence
     replication: Replication
     counts: Counts
     spans: Spans
     room: Room
     """Makes partitions for positions beyond the last one."""
-    read_back: ReadBack
+    read_back: ReadingBack
     doubted: dict[int, int]
     """By lane, up to which position Kafka may have what has no publication."""
-    exactly: ExactlyOnce | None
-    """Delivers exactly once; None: at least once."""
     due: str | None = None
     """When a delayed message is due that was found since the last release."""
     unanswered_since: float | None = None
@@ -89,7 +86,7 @@ class Loop:
             LeaseLostError: another relay owns lanes of ours.
         """
         now = time.monotonic()
-        self._hear(now)
+        self.delivery.hear(now)
         rider, write = self._write(now)
         try:
             found = self._read(rider)
@@ -97,92 +94,15 @@ class Loop:
             if rider is not None and write is not None:
                 self.writes.land(rider)
                 self._written(write)
-        if self.core.is_waiting():
+        if self.core.is_waiting():  # what was read is not flushed
             if self._unconfirmed is None:
                 self._commit(self.core.next_write())
             else:
                 self._confirm()
-        self._send(now)
+        if self.delivery.seal(now) and self._unconfirmed is None:  # what is sent next is written first
+            self._commit(self.core.next_write())
+        self.delivery.send(now)
         return found
-
-    # Kafka --------------------------------------------------------------------------------------------------------
-
-    def _hear(self, now: float) -> None:
-        """Take what Kafka acknowledged, refused, or does not answer."""
-        if self.exactly is not None:
-            self.exactly.hear(now)
-            return
-        assert isinstance(self.wires, Wires)  # noqa: S101  (the loop delivers at least once)
-        self.wires.serve(0)
-        ends = self.wires.take_ended()  # first, because it waits for what else has happened
-        acknowledged = self.wires.take_acknowledged()
-        if acknowledged:  # counted once: what is acknowledged together was sent together as a rule
-            first = min((items[0] for items, _ in acknowledged), key=attrgetter("sent_at"))
-            self.counts.acknowledged(first.sent_at, now, born(first.row.content[0]))  # type: ignore[index]
-        for items, producer in acknowledged:
-            check_offsets(items)
-            self.core.acknowledged(items, producer)
-        for ended in ends:
-            self._end(ended, now)
-            self.wires.close_unused(self.core.streams.producers())
-        if self.silence.is_due(now):
-            for (topic, partition), reason in self.silence.silent(self.wires.waiting(), now).items():
-                scope = Scope("partition", topic, partition)
-                self.gates.explain(scope, reason)
-                self.core.silent(topic, partition, now)
-                self.wires.forget(topic, partition)
-                current = {self.core.streams.main, self.core.streams.single}
-                for items in self.wires.take_back(current):
-                    self.core.not_taken(items, is_accused=False)
-            self.wires.close_unused(self.core.streams.producers())
-
-    def _end(self, ended: ProducerEnd, now: float) -> None:
-        """Take the end of a producer, or the refusal of one message."""
-        code, text = ended.code, ended.text
-        if not ended.refused:
-            if ended.topic is not None and ended.producer.is_single:
-                self.gates.hold_topic(ended.topic, f"{code}: {text}", now)  # it fails by itself: others go on
-            else:
-                pause = self._clock.sending.begin(now)
-                log.error("delivery failed", text=f"{code}: {text}", next_try_in_s=pause)
-                if ended.topic is not None:
-                    self.core.streams.suspect(ended.topic)  # the next time it fails by itself
-            self.core.lost(ended.producer)
-        else:
-            first = ended.refused[0]
-            text = f"topic {first.row.topic!r}, partition {first.partition}: {text}"
-            if code == "INVALID_TIMESTAMP":
-                text += "; records have the time of this relay's host: compare its clock with the broker's"
-            log.error("delivery failed", text=f"{code}: {text}", messages=len(ended.refused))
-            if ended.is_of_topic:
-                self.gates.hold_topic(first.row.topic, f"{code}: {text}", now)
-                self.core.lost(ended.producer, ended.refused)
-            else:
-                self.rows.errors.update((item.row.id, Unpublishable(code, text)) for item in ended.refused)
-                self.core.refused(ended.refused, ended.producer)
-
-    def _send(self, now: float) -> None:
-        if self.exactly is not None:
-            if self.exactly.seal(now) and self._unconfirmed is None:
-                self._commit(self.core.next_write())
-            self.exactly.send()
-            return
-        assert isinstance(self.wires, Wires)  # noqa: S101  (the loop delivers at least once)
-        if now < self._clock.sending.over_at:
-            return
-        messages = [] if self.wires.is_full else self.core.to_send()
-        self.spans.sent(messages)
-        handed = self.wires.handed
-        refused = self.wires.send(messages)
-        self.counts.published += self.wires.handed - handed
-        for items, error in refused:
-            first = items[0].row
-            if error.code in TOPICS_FAULT:
-                self.core.not_taken(items, is_accused=False)
-                self.gates.hold_topic(first.topic, str(error), now)
-            else:
-                self.rows.errors[first.id] = error
-                self.core.not_taken(items, is_accused=True)
 
     # PostgreSQL ---------------------------------------------------------------------------------------------------
 
@@ -227,13 +147,13 @@ class Loop:
             (before, _) = cast("TopicCount", self.core.topics.counts[topic])
             log.info("topic moves its keys", topic=topic, partitions=count[0], before=before)
         self.core.written(write)
-        self.spans.ended(write.published)
+        self.spans.ended(item.row.id for item in write.published)
         if self.rows.errors:  # a sound message may have been refused with another one
             for item in write.published:
                 self.rows.errors.pop(item.row.id, None)
         self.counts.recorded += len(write.published)
         self.counts.batches += bool(write.published)
-        self.spans.ended_ids(claim.row.id for claim in write.claims)
+        self.spans.ended(claim.row.id for claim in write.claims)
         self._retry_topics(write)
         for scope in write.let_go:
             if scope not in self.core.holds.by_scope:
@@ -303,6 +223,11 @@ class Loop:
                 self.read_back.end(self.core)
 
     @property
+    def wires(self) -> Wires | TransactionalWires:
+        """The producers, and what they have."""
+        return self.delivery.wires
+
+    @property
     def has_unread(self) -> bool:
         """Whether a page waits for its topics."""
         return self._unread is not None
@@ -312,9 +237,8 @@ class Loop:
         """Whether nothing is under way, nothing is held, and only something new gives it anything to do."""
         core = self.core
         is_busy = core.memory.rows or core.holds.by_scope or core.sources.catch_ups or core.is_stopping
-        if self.exactly is not None and not self.exactly.is_idle(time.monotonic()):
-            return False
-        return not (is_busy or self._unread or self._unconfirmed or self.writes.has_more)
+        waits = self._unread or self._unconfirmed or self.writes.has_more
+        return not (is_busy or waits) and self.delivery.is_idle(time.monotonic())
 
     # The end ------------------------------------------------------------------------------------------------------
 
@@ -332,13 +256,7 @@ class Loop:
 
     def doubt_what_is_sent(self) -> None:
         """Note that Kafka may have what is not recorded: this loop ends before it is. The next one proves batches."""
-        if self.exactly is not None:
-            return
-        streams = self.core.streams
-        items = [*streams.published, *(item for one in streams.by_name.values() for item in one.sent)]
-        items += [item for one in streams.by_name.values() for item in one.queued if item.in_doubt]
-        rows = [item.row for item in items] + [c.row for c in self.core.holds.claims.values() if c.in_doubt]
-        highest = max((row.position for row in rows), default=0)
+        highest = max((row.position for row in self.delivery.in_doubt()), default=0)
         for lane in self.reads.lanes:
             self.doubted[lane] = max(highest, self.doubted.get(lane, 0))
 

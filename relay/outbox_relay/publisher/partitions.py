@@ -31,9 +31,10 @@ import psycopg
 from psycopg import sql
 
 from outbox.statements import Statements, array_text
+from outbox_relay.publisher.lease import newest_position
 from outbox_relay.publisher.snapshot import Snapshot
 
-STATEMENTS = Statements("outbox_relay/publisher/partitions.sql")
+STATEMENTS = Statements("outbox_relay/publisher/upkeep.sql")
 
 
 @dataclass(slots=True)
@@ -70,10 +71,7 @@ class LivePartitions:
 
         `newest` is the newest position given out; without it, the database is asked.
         """
-        if newest is None:
-            row = self._conn.execute(STATEMENTS["newest"]).fetchone()
-            assert row is not None  # noqa: S101  (a sequence has a value)
-            newest = int(row[0])
+        newest = newest_position(self._conn) if newest is None else newest
         known = {p.table: p for p in self.live}
         rows = self._conn.execute(STATEMENTS["all"]).fetchall()
         partitions = [known.get(row[0]) or Partition(*row) for row in rows if row[0] not in self._dropped]

@@ -21,9 +21,9 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.publisher.finder import PAGE_BYTES, Finder, RawRow, Scope, prepare_session
-from outbox_relay.publisher.listing import Listing
-from outbox_relay.publisher.snapshot import Progress
+from outbox_relay.publisher.finder import PAGE_BYTES, Finder, RawRow, Slice, prepare_session
+from outbox_relay.publisher.polls import Listing
+from outbox_relay.publisher.snapshot import Difference
 from outbox_relay.text.logs import inherit
 
 QUANTUM = 1_000
@@ -45,9 +45,9 @@ class ReadAhead:
         self._finder: Finder | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="read-ahead", initializer=inherit())
 
-    def list(self, progress: Progress, scope: Scope) -> ListAhead:
+    def list(self, difference: Difference, scope: Slice) -> ListAhead:
         """Return a list of an open difference, which is made when its first page is taken."""
-        return ListAhead(self._pool, self.finder, progress, scope)
+        return ListAhead(self._pool, self.finder, difference, scope)
 
     def finder(self, page_bytes: int) -> Finder:
         """Return the finder of this thread, for pages of so many bytes."""
@@ -76,14 +76,14 @@ class ListAhead:
         self,
         pool: ThreadPoolExecutor,
         finder: Callable[[int], Finder],
-        progress: Progress,
-        scope: Scope,
+        difference: Difference,
+        scope: Slice,
     ) -> None:
         self.tables: tuple[str, ...] = ()
         """The partitions that the page under way, or the last one, was begun with."""
         self._pool = pool
         self._finder = finder
-        self._progress = progress
+        self._difference = difference
         self._scope = scope
         self._listing: Listing | None = None
         self._ids = array("q")
@@ -125,13 +125,13 @@ class ListAhead:
         finder = self._finder(QUANTUM_BYTES if size <= QUANTUM else PAGE_BYTES)
         if self._listing is None:
             finder.name_partitions(tables)
-            self._listing = finder.backlog(self._progress, self._scope)
+            self._listing = finder.backlog(self._difference, self._scope)
         while True:
             if not self._ids and self._listing.is_open:
                 self._ids = self._listing.take()
             if not self._ids:
                 return [], True
-            rows, settled = finder.page(self._ids[:size], self._progress.snapshot)
+            rows, settled = finder.page(self._ids[:size], self._difference.current)
             del self._ids[:settled]
             is_last = not self._ids and not self._listing.is_open
             if rows or is_last:

@@ -1,4 +1,4 @@
-"""What a row must be to become a Kafka record: headers, partition and size, each refused by name.
+"""What a row must be to become a Kafka record of its topic: headers, partition and size, each refused by name.
 
 The table checks most of it when a row is written, except for rows that state their own lane. The relay trusts no
 row: whatever goes wrong while one record is built or handed over concerns that message only.
@@ -6,7 +6,9 @@ row: whatever goes wrong while one record is built or handed over concerns that 
 
 from __future__ import annotations
 
+import hashlib
 import json
+from dataclasses import dataclass
 from json.scanner import make_scanner
 from typing import Any
 
@@ -16,9 +18,15 @@ from outbox import wire
 from outbox.errors import SelectorError
 from outbox.partitioning.selectors import partition_of
 from outbox_relay.publisher.errors import Unpublishable
-from outbox_relay.publisher.finder import ROW_BYTES
-from outbox_relay.publisher.topic import Topic
 
+LONGEST_TOPIC = 249
+"""Characters of the name of a topic that can be parked; Kafka has none that is longer."""
+LONGEST_KEY = 1_000
+"""Bytes of an order key that is kept as it is; see `kept`."""
+FIRST_BYTES = LONGEST_KEY + 1 - hashlib.sha256().digest_size
+"""Those that are kept of a longer key, in front of its hash."""
+ROW_BYTES = 64 << 20
+"""A larger row comes without its fields: one PostgreSQL message holds a gigabyte, and no topic takes as much."""
 UNNAMED = "…"
 """The end of the topic under which a message is held that has none which Kafka could have."""
 
@@ -32,6 +40,45 @@ _LONGEST_TEXT = 200
 _allowed: set[str] = set()
 """Header names that are not reserved. Most messages have the same few; is_reserved() costs more than decoding one."""
 ALLOWED_KEPT = 1_000
+
+
+ROOM = 16_384
+"""Bytes below a topic's limit within which a message's full size is computed before it is produced."""
+
+
+@dataclass(slots=True)
+class Topic:
+    """One topic: what is pinned, and what Kafka listed when it was read."""
+
+    name: str
+    partitions: int
+    selector: str | None
+    max_message_bytes: int
+    """The smaller of what is registered and what Kafka takes, so that no batch of several is refused."""
+    skip_ahead: bool = False
+    """Whether a message that cannot be published parks alone."""
+    needs_key: bool = False
+    """Whether it is compacted, so that Kafka refuses a record without a key."""
+    leaderless: frozenset[int] = frozenset()
+    """The partitions that had no leader when it was read."""
+    short: frozenset[int] = frozenset()
+    """The partitions that had fewer in-sync replicas than min.insync.replicas then, where that may be read."""
+    small: int = 0
+    """A body up to this many bytes certainly fits."""
+
+    def __post_init__(self) -> None:
+        self.small = max(self.max_message_bytes - ROOM, 0)
+
+
+def kept(order_key: bytes | None) -> bytes | None:
+    """Return what stands for an order key in memory: of a long one its first bytes and its SHA-256.
+
+    All that are parked are in memory, and a key may have 64 MiB. What stands for a long key has one byte more than any
+    that is kept as it is, so that the two cannot be equal. The statement `holds` returns the same.
+    """
+    if order_key is None or len(order_key) <= LONGEST_KEY:
+        return order_key
+    return order_key[:FIRST_BYTES] + hashlib.sha256(order_key).digest()
 
 
 def decode_headers(text: str) -> Headers:

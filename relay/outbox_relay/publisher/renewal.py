@@ -67,7 +67,7 @@ class Renewal:
         *,
         stalled_after: float,
     ) -> None:
-        self._lease = lease
+        self.lease = lease
         self._connect = connect
         self._loop_pid = loop_pid
         self._stalled_after = stalled_after
@@ -113,13 +113,13 @@ class Renewal:
                 try:
                     self._renew()
                     # All relays of a host at the same moments: each renewal lets idle relays of the server look.
-                    period = self._lease.seconds / RENEWALS_PER_LEASE
+                    period = self.lease.seconds / RENEWALS_PER_LEASE
                     pause = period - time.monotonic() % period
                 except (psycopg.Error, DatabaseUnreachableError) as error:
                     if not may_heal(error):
                         raise
                     self._close()
-                    pause = self._lease.seconds / RETRIES_PER_LEASE
+                    pause = self.lease.seconds / RETRIES_PER_LEASE
                     if not self._ending.is_set():
                         log.warning("lease not renewed, trying again", next_try_in_s=pause, **reason(error))
         except Exception as error:  # noqa: BLE001  (raised by the next beat)
@@ -130,15 +130,15 @@ class Renewal:
     def _renew(self) -> None:
         if self._conn is None:
             self._conn = self._connect()
-            self._conn.execute(STATEMENTS["renewal_settings"], {"ms": str(round(self._lease.seconds * 1000))})
+            self._conn.execute(STATEMENTS["renewal_settings"], {"ms": str(round(self.lease.seconds * 1000))})
         if self._shows_progress(self._conn):
-            self._lease.renew(self._conn)
+            self.lease.renew(self._conn)
 
     def _shows_progress(self, conn: psycopg.Connection[Any]) -> bool:
         """Return whether the loop may keep its lanes; log what it waits for when it has been silent for a lease."""
         now = time.monotonic()
         silent = now - self.beaten
-        if silent <= min(self._lease.seconds, self._stalled_after):
+        if silent <= min(self.lease.seconds, self._stalled_after):
             if self.is_stalled:
                 log.info("the publishing loop goes on; its lease is renewed again")
             self.is_stalled = False

@@ -16,8 +16,7 @@ process.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -26,33 +25,21 @@ from confluent_kafka import KafkaException
 
 from outbox.backoff import Backoff
 from outbox.errors import error_name
-from outbox_relay.database.connections import DatabaseUnreachableError, connect
+from outbox_relay.database.connections import DatabaseUnreachableError
 from outbox_relay.database.partitions_ahead import ensure_at_start
 from outbox_relay.database.reasons import is_away, is_divided, may_heal, reason
 from outbox_relay.database.rights import needing
 from outbox_relay.database.schema import SchemaError, require_current
 from outbox_relay.publisher import lease
 from outbox_relay.publisher.errors import KafkaUnavailableError
-from outbox_relay.publisher.finder import PAGE, prepare_session
-from outbox_relay.publisher.guarantee import Guarantee
-from outbox_relay.publisher.hands.opening import Hands
+from outbox_relay.publisher.finder import prepare_session
 from outbox_relay.publisher.hands.proving import require_transactions
-from outbox_relay.publisher.hands.rows import Rows
-from outbox_relay.publisher.hands.silence import PATIENCE_S, Silence
-from outbox_relay.publisher.hands.spans import Begin
-from outbox_relay.publisher.hands.topic_watch import TopicWatch
-from outbox_relay.publisher.kafka import new_admin, new_producer, producer_settings, readable
+from outbox_relay.publisher.kafka import new_producer, producer_settings, readable
 from outbox_relay.publisher.lease import LanesLockedError, LeaseLostError
-from outbox_relay.publisher.local_wal import Positions
-from outbox_relay.publisher.locked import report_locked
-from outbox_relay.publisher.probe import PartitionProbe
-from outbox_relay.publisher.read_ahead import ReadAhead
+from outbox_relay.publisher.opening import Hands, RelayOptions
 from outbox_relay.publisher.renewal import Renewal
-from outbox_relay.publisher.replication import PublishAfter, Replication
 from outbox_relay.publisher.session import REST_AFTER_S, Session
-from outbox_relay.publisher.shard import ALL_LANES, Shard
-from outbox_relay.publisher.topic_lookup import TopicLookup
-from outbox_relay.publisher.topics import Refresher
+from outbox_relay.publisher.shard import Guarantee
 from outbox_relay.publisher.upkeep import Upkeep
 from outbox_relay.publisher.vitals import Vitals
 from outbox_relay.text.logs import Log
@@ -80,33 +67,6 @@ class UnsettledError(RuntimeError):
     """The relay was asked to stop and Kafka did not acknowledge in time what was on the wire."""
 
 
-@dataclass(slots=True)
-class RelayOptions:
-    """How a relay runs; times in seconds."""
-
-    dsn: str
-    bootstrap_servers: str
-    kafka: Mapping[str, str] = field(default_factory=dict)
-    lease: float = 10.0
-    poll_min: float = 0.0015
-    poll_max: float = 0.02
-    page: int = PAGE
-    shutdown_timeout: float = 30.0
-    ack_timeout: float = PATIENCE_S
-    report_every: float = 10.0
-    sweep_every: float = 600.0
-    publish_after: PublishAfter = PublishAfter.COMMITTED
-    delivery: Guarantee = Guarantee.AT_LEAST_ONCE
-    shard: Shard = ALL_LANES
-    """The lanes that the relay may lead."""
-    stalled_after: float = 60.0
-    """Without a turn of its loop for so long, and without a statement that runs, the relay gives up its lanes."""
-    begin_span: Begin | None = None
-    """Begins the span of each batch; see outbox_relay/monitoring/batch_spans.py."""
-    positions: Positions = field(default_factory=Positions)
-    """Shared by the relays of a process."""
-
-
 class Relay:
     """Leads the lanes of its shard, or stands by, until `stop()` is called.
 
@@ -132,8 +92,7 @@ class Relay:
         self._is_draining = False
         self._asks_kafka = True
         self._joined_at: datetime | None = None
-        self._recorded = False
-        self._published = 0
+        self._recorded_before = 0
         self._held_since: float | None = None
         self._backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
         self._failed_in_a_row = 0
@@ -161,10 +120,10 @@ class Relay:
 
     def _run_sessions(self) -> None:
         while not self._stopping:
-            self._recorded, self._held_since = False, None
+            self._recorded_before, self._held_since = self.vitals.counts.recorded, None
             try:
                 self._wait_for_kafka()
-                with self._connect() as conn:
+                with self._options.connect() as conn:
                     self._session(conn)
             except SchemaError as error:
                 if not self._started or error.is_newer:
@@ -194,7 +153,7 @@ class Relay:
     def _pause_after(self, error: Exception) -> None:
         """Log why a session ended, and wait before the next one."""
         longest = LAST_PAUSE_REPEATING_S if self._unsettled else LAST_PAUSE_S
-        if self._made_progress():
+        if self._makes_progress(self._unsettled):
             self._backoff.reset()
             self._failed_in_a_row = 0
         self._failed_in_a_row += 1
@@ -212,21 +171,10 @@ class Relay:
         log.warning(event, **fields, unrecorded=self._unsettled, next_try_in_s=pause)
         self._sleep(pause)
 
-    def _made_progress(self) -> bool:
-        """Return whether the session that ended recorded something, or was quiet for a while."""
-        quiet = self._held_since is not None and time.monotonic() - self._held_since >= QUIET_S
-        return self._recorded or (quiet and not self._unsettled)
-
-    def _does_better(self, session: Session, now: float) -> bool:
-        """Return whether a session gets further than those before it, each of which ended with an error."""
-        quiet = self._held_since is not None and now - self._held_since >= QUIET_S
-        return session.counts.recorded > 0 or (quiet and not session.unsettled)
-
-    def _connect(self) -> psycopg.Connection[Any]:
-        return self._connect_as("outbox relay")
-
-    def _connect_as(self, name: str) -> psycopg.Connection[Any]:
-        return connect(self._options.dsn, application_name=name, silent_after=self._options.lease)
+    def _makes_progress(self, unsettled: int) -> bool:
+        """Return whether the last session has recorded something, or was quiet for a while; it may go on."""
+        is_quiet = self._held_since is not None and time.monotonic() - self._held_since >= QUIET_S
+        return self.vitals.counts.recorded > self._recorded_before or (is_quiet and not unsettled)
 
     def _session(self, conn: psycopg.Connection[Any]) -> None:
         require_current(conn)
@@ -240,7 +188,7 @@ class Relay:
         self._joined_at = held.since
         renewal = Renewal(
             held,
-            lambda: self._connect_as("outbox relay lease"),
+            lambda: self._options.connect("lease"),
             conn.info.backend_pid,
             stalled_after=self._options.stalled_after,
         )
@@ -251,33 +199,10 @@ class Relay:
             renewal.stop()
 
     def _publish(self, conn: psycopg.Connection[Any], held: lease.Lease, renewal: Renewal) -> None:
-        replication = Replication(conn, self._options.publish_after)
+        hands = Hands(conn, held, self._settings, self._options, self.vitals.counts)
         if not self._started:
-            replication.require_standby()
-        ahead = ReadAhead(self._connect, self._options.page)
-        upkeep = Upkeep(
-            lambda: self._connect_as("outbox relay upkeep"), sweep_every=self._options.sweep_every
-        )
-        lookup = TopicLookup(lambda: new_admin(self._settings))
-        refresher = Refresher(lambda: self._connect_as("outbox relay topics"), lookup.read)
-        silence = Silence(
-            lambda: PartitionProbe(lambda: new_admin(self._settings)), patience=self._options.ack_timeout
-        )
-        rows = Rows()
-        topics = TopicWatch(conn, lookup, refresher, rows.topics)
-        hands = Hands(
-            conn,
-            held,
-            ahead,
-            silence,
-            topics,
-            replication,
-            rows,
-            self._settings,
-            self._options.page,
-            self._options.positions,
-        )
-        hands.begin_span = self._options.begin_span
+            hands.replication.require_standby()
+        upkeep = Upkeep(lambda: self._options.connect("upkeep"), sweep_every=self._options.sweep_every)
         session = Session(hands, upkeep, renewal)
         self._started, self._held_since = True, time.monotonic()
         upkeep.start()
@@ -285,7 +210,7 @@ class Relay:
             session.hand_over()
             if not held.lanes:
                 log.info("standing by", owner=self._owner, epoch=held.epoch, shard=str(held.shard))
-            self.vitals.begin(session, renewal)
+            self.vitals.begin(renewal)
             self._loop(session)
             left = session.finish(self._options.shutdown_timeout)
         except BaseException:
@@ -296,14 +221,10 @@ class Relay:
         finally:
             self.vitals.end()
             self._is_draining = session.is_draining
-            self._recorded = session.counts.recorded > 0
-            self._published += session.counts.published
             upkeep.stop()
-            ahead.close()
-            silence.close()
-            refresher.close()
+            hands.close()
         self._unsettled = 0
-        log.info("stopped", published=self._published, unsettled=left)
+        log.info("stopped", published=session.counts.published, unsettled=left)
         if left:
             raise UnsettledError(
                 f"{left} messages were not acknowledged by Kafka before the relay stopped; "
@@ -325,7 +246,7 @@ class Relay:
                     is_draining=self._is_draining,
                 )
             except LanesLockedError as locked:
-                report_locked(locked)
+                locked.report()
         return None
 
     def _loop(self, session: Session) -> None:
@@ -333,7 +254,7 @@ class Relay:
         polling = Backoff(options.poll_min, options.poll_max, factor=POLL_FACTOR)
         wait = polling.next()
         report_at = time.monotonic() + options.report_every
-        published = 0
+        published = session.counts.published
         while not self._stopping:
             try:
                 found = session.run_once(wait)
@@ -343,7 +264,7 @@ class Relay:
                 self._sleep(FIRST_PAUSE_S)
                 continue
             now = time.monotonic()
-            if self._failed_in_a_row < FAILING_SESSIONS or self._does_better(session, now):
+            if self._failed_in_a_row < FAILING_SESSIONS or self._makes_progress(session.unsettled):
                 self.vitals.trouble = None
             if found or now - session.counts.last_found < BUSY_S:
                 polling.reset()

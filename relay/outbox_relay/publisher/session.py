@@ -8,23 +8,21 @@ lease) ends the session; what is not recorded is read again from the database.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from outbox_relay.publisher.defects import naming_defects
-from outbox_relay.publisher.delayed import Delayed
-from outbox_relay.publisher.errors import BrokenError
-from outbox_relay.publisher.guarantee import Guarantee
-from outbox_relay.publisher.hands.opening import Hands
-from outbox_relay.publisher.hands.pauses import BROKEN_PAUSE_LAST_S, PauseAfterFailure
-from outbox_relay.publisher.leading import LEAVE_S, LOOK_EVERY_S, Leadership
-from outbox_relay.publisher.lease import LOCK_WAIT_S, LanesLockedError, LeaseLostError
-from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
-from outbox_relay.publisher.locked import LockedRows, report_locked
+from outbox_relay.publisher.errors import BROKEN_PAUSE_LAST_S, BrokenError, PauseAfterFailure
+from outbox_relay.publisher.kafka import KafkaSettingError
+from outbox_relay.publisher.leading import LEAVE_S, LOOK_EVERY_S, Leadership, LockedRows
+from outbox_relay.publisher.lease import LOCK_WAIT_S, LanesLockedError, LeaseLostError, newest_position
 from outbox_relay.publisher.loop import Loop
+from outbox_relay.publisher.opening import Hands
 from outbox_relay.publisher.renewal import Renewal
-from outbox_relay.publisher.snapshot import Progress, Snapshot
-from outbox_relay.publisher.upkeep import Upkeep, mark_of, repair
+from outbox_relay.publisher.shard import Guarantee
+from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
+from outbox_relay.publisher.upkeep import Delayed, Recorded, Upkeep, repair
 from outbox_relay.text.logs import Log
 
 log = Log("lanes")
@@ -40,6 +38,30 @@ that finds nothing costs half of one that does."""
 HASHES_KEPT = 10_000
 MOST_BEHIND = 1_000
 """While more topics than this follow no change of theirs yet, none is stated."""
+
+
+_DEFECTS = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+
+
+@contextmanager
+def naming_defects() -> Iterator[None]:
+    """Turn an error that no outside event explains into BrokenError, with the place where it was raised.
+
+    Only while messages are published and recorded: ended there, the relay would be started again and would publish
+    the same messages again, as fast as a supervisor can.
+    """
+    try:
+        yield
+    except (BrokenError, LeaseLostError, KafkaSettingError):
+        raise
+    except _DEFECTS as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {str(error)[:500]}"
+        raise BrokenError(
+            f"internal error in {frame.name} ({frame.filename}:{frame.lineno}): {text}"
+        ) from error
 
 
 @dataclass(slots=True)
@@ -76,7 +98,7 @@ class Session:
         self._at = SessionTimes()
         self._loop: Loop | None = None
         self.counts = hands.counts
-        self.stopping: Callable[[], bool] = lambda: False
+        self.counts.last_found = time.monotonic()
 
     # What others see ----------------------------------------------------------------------------------------------
 
@@ -94,11 +116,6 @@ class Session:
     def is_draining(self) -> bool:
         """Whether an operator has asked this relay to give its lanes to others."""
         return self._leadership.is_draining
-
-    @property
-    def unacknowledged(self) -> int:
-        """Messages given to Kafka whose acknowledgement is not known yet."""
-        return 0 if self._loop is None else self._loop.wires.unacknowledged
 
     @property
     def unsettled(self) -> int:
@@ -145,7 +162,7 @@ class Session:
         return self._hands.asks and self._hands.quiet.lasts(now, self._delayed.due_at)
 
     def _rest(self, loop: Loop, seconds: float) -> None:
-        if loop.core.streams.by_name and loop.silence.away_since is None:
+        if loop.core.streams.by_name and self._hands.silence.away_since is None:
             loop.wires.serve(seconds)  # an acknowledgement may let the next message go
         else:
             time.sleep(seconds)
@@ -155,6 +172,7 @@ class Session:
         self._renewal.beat()
         self.hand_over()
         loop = self._loop
+        self.counts.unacknowledged = 0 if loop is None else loop.wires.unacknowledged
         if loop is None:
             self._upkeep.take_lost(())
             return
@@ -163,7 +181,7 @@ class Session:
         if loop.due is not None:
             self._delayed.expect(loop.due)
             loop.due = None
-        self.counts.released += self._delayed.release(self._lease.lanes)
+        self._delayed.release(self._lease.lanes)
         lost = self._upkeep.take_lost(self._lease.lanes)
         if lost:
             loop.reads.partitions.revive()
@@ -188,15 +206,11 @@ class Session:
                 log.info("partitions done", tables=left, live=list(partitions.tables))
         if len(loop.reads.hashes) > HASHES_KEPT and not loop.core.memory.rows:
             loop.reads.hashes.clear()  # no row of a group is counted
-        levels = {lane: Progress(loop.writes.floor or self._floors[lane]) for lane in loop.reads.lanes}
-        mark = mark_of(levels, partitions.live, of=len(levels))
-        if mark is not None:
-            self._upkeep.mark(mark)
+        if partitions.live and loop.writes.floor != BEGINNING:
+            self._upkeep.mark(Recorded(loop.writes.floor, loop.reads.lanes, partitions.live[0].lower))
 
     def _doubt_everything(self) -> None:
-        row = self._conn.execute(LANE_STATEMENTS["newest"]).fetchone()
-        assert row is not None  # noqa: S101  (a sequence has a value)
-        self._doubted.update(dict.fromkeys(self.lanes, row[0]))
+        self._doubted.update(dict.fromkeys(self.lanes, newest_position(self._conn)))
 
     def _doubt_what_is_sent(self) -> None:
         """Note that Kafka may have anything, but where batches are proven before anything else is sent."""
@@ -229,16 +243,13 @@ class Session:
             if self._loop is None:
                 if now >= self._at.broken.over_at:
                     self._begin()
-            elif taken or (self.lanes - wanted and now >= self._at.kept_until):
-                self._stop_loop(now)
+            elif not self._loop.core.is_stopping and (
+                taken or (self.lanes - wanted and now >= self._at.kept_until)
+            ):
+                self._stop(self._loop, now)
+                self._at.leave_by = now + LEAVE_S
         if self._loop is not None and self._loop.core.is_stopping:
             self._change_lanes(now)
-
-    def _stop_loop(self, now: float) -> None:
-        loop = self._loop
-        if loop is not None and not loop.core.is_stopping:
-            self._stop(loop, now)
-            self._at.leave_by = now + LEAVE_S
 
     def _stop(self, loop: Loop, now: float) -> None:
         loop.stop()
@@ -283,16 +294,17 @@ class Session:
         try:
             taken = self._lease.take(self._conn, lanes, self._batch + 1)
         except LanesLockedError as locked:
-            report_locked(locked)
+            locked.report()
             return False
-        self._locked.miss(lanes - taken.progress.keys())
-        self._floors |= {lane: known.floor for lane, known in taken.progress.items()}
+        self._locked.miss(lanes - taken.floors.keys())
+        self._floors |= taken.floors
         self._doubted |= taken.doubted
-        if taken.progress:
-            self._hands.topics.read_anew(self._leadership.read_generation())
+        if taken.floors:
+            self._leadership.read()  # what their last owner knew of topics is counted now
+            self._hands.topics.read_anew(self._leadership.generation)
             lease = self._lease
             log.info("lanes taken", owner=lease.owner, epoch=lease.epoch, lanes=sorted(lease.lanes))
-        return bool(taken.progress)
+        return bool(taken.floors)
 
     def _begin(self) -> None:
         """Begin a loop for the lanes that there are."""
@@ -307,8 +319,7 @@ class Session:
         loop = self._loop
         if loop is not None:
             self._batch = loop.writes.batch
-            if loop.writes.floor is not None:
-                self._floors.update(dict.fromkeys(loop.reads.lanes, loop.writes.floor))
+            self._floors.update(dict.fromkeys(loop.reads.lanes, loop.writes.floor))
 
     def _end_loop(self, *, is_clean: bool) -> None:
         self._keep_floors()

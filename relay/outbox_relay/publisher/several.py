@@ -1,6 +1,6 @@
 """One process for several databases: a relay for each, in a thread of its own.
 
-Relays share nothing but the process, and what they know of their servers' logs (local_wal.py): each has its own
+Relays share nothing but the process, and what they know of their servers' logs (wal.py): each has its own
 connections, lease, producer and pauses. What happens between any two lines:
 
 - A database or its brokers go away: the relay of it waits, as it does alone; the others go on.
@@ -18,9 +18,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from outbox.backoff import Backoff
-from outbox_relay.publisher.local_wal import Positions
-from outbox_relay.publisher.service import Relay, RelayOptions, UnsettledError
+from outbox_relay.publisher.opening import RelayOptions
+from outbox_relay.publisher.service import Relay, UnsettledError
 from outbox_relay.publisher.vitals import Vitals
+from outbox_relay.publisher.wal import Positions
 from outbox_relay.text import logs
 from outbox_relay.text.errors import OperatorError
 from outbox_relay.text.logs import Log

@@ -1,13 +1,30 @@
-"""A shard of a database: the neighbouring lanes that one relay leads, where several divide them by configuration."""
+"""What a relay is started for: the shard that it may lead, and the guarantee with which it delivers.
+
+A shard is of neighbouring lanes, where several relays divide those of a database by configuration.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from enum import StrEnum
 
 from outbox.partitioning.lanes import LANES
 from outbox_relay.text.errors import OptionError
 
 REPAIR = f"expected I/N with I from 1 to N and N from 1 to {LANES}, such as 1/2; 1/1 is all of the database"
+
+
+_FORM = re.compile(r"([0-9]{1,3})/([0-9]{1,3})")
+
+
+class Guarantee(StrEnum):
+    """What a relay promises about each message."""
+
+    AT_LEAST_ONCE = "at-least-once"
+    """It is published, and again where it is not known whether Kafka has it."""
+    EXACTLY_ONCE = "exactly-once"
+    """Kafka's transactions hold the messages: who reads committed messages gets each once."""
 
 
 class ShardError(OptionError):
@@ -31,10 +48,10 @@ class Shard:
         Raises:
             ShardError: it has another form, or there is no such shard.
         """
-        number, slash, count = text.strip().partition("/")
-        if not slash or not _is_number(number) or not _is_number(count):
+        found = _FORM.fullmatch(text.strip())
+        if found is None:
             raise ShardError(f"{text!r} is not a shard; {REPAIR}")
-        shard = cls(int(number), int(count))
+        shard = cls(int(found[1]), int(found[2]))
         if not 1 <= shard.count <= LANES:
             raise ShardError(f"{text!r} divides the {LANES} lanes of a database by {shard.count}; {REPAIR}")
         if not 1 <= shard.number <= shard.count:
@@ -53,7 +70,3 @@ class Shard:
 
 ALL_LANES = Shard()
 """The only shard of a database that is not divided."""
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 3

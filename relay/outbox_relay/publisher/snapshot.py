@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +46,15 @@ class Snapshot:
 
 
 BEGINNING = Snapshot(1, 1)
-"""Sees nothing: the difference to it is everything. Used when no progress is known."""
+"""Sees nothing: the difference to it is everything. The floor where none is known."""
 
 EVERYTHING = Snapshot((1 << 63) - 1, (1 << 63) - 1)
 """Sees whatever is committed: for messages that are known to have been read before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a lane's messages are published.
+class Difference(NamedTuple):
+    """What `current` sees and `base` does not; `is_partial`: some of it is published."""
 
-    `after` is None: all that `snapshot` sees. Otherwise a backlog is being taken page by page: of what
-    `snapshot` sees and `base` does not, all up to the position `after`.
-
-    `is_partial`: beyond it some messages are published, too, because a topic is read apart from the others.
-    A session that goes on from here reads the difference without what has a publication.
-    """
-
-    snapshot: Snapshot
-    base: Snapshot | None = None
-    after: int | None = None
-    is_partial: bool = False
-
-    @property
-    def floor(self) -> Snapshot:
-        """The snapshot of which everything is certainly published."""
-        return self.snapshot if self.base is None else self.base
-
-
-START = Progress(BEGINNING)
-"""No progress is known: publish everything that has no publication."""
+    base: Snapshot
+    current: Snapshot
+    is_partial: bool

@@ -1,27 +1,34 @@
-"""Upkeep during publishing: partitions made ahead, and the sweep for messages that were lost.
+"""Upkeep during publishing: delayed messages that fall due, partitions made ahead, and the sweep for what was lost.
 
-Runs on a thread and connection of its own, so that a wait for a lock or a long query stalls nothing. It decides
-nothing that publishing depends on: what the sweep finds is repaired by the session itself, between two turns.
+Partitions and sweep have a thread and connection of their own, so that a wait for a lock or a long query stalls
+nothing. They decide nothing that publishing depends on: what the sweep finds is repaired by the session, between two
+turns.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
-from outbox.statements import Statements
+from outbox.statements import Statements, array_text
 from outbox_relay.database.partitions_ahead import keep_ahead
 from outbox_relay.database.periodic import Periodic, Task
 from outbox_relay.publisher.lease import Lease
-from outbox_relay.publisher.partitions import Partition
-from outbox_relay.publisher.snapshot import BEGINNING, START, Progress, Snapshot
+from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
 from outbox_relay.text.logs import Log
 
-SWEEP = Statements("outbox_relay/publisher/sweep.sql")
+STATEMENTS = Statements("outbox_relay/publisher/upkeep.sql")
+FIND_DUE_EVERY_S = 0.25
+"""Longest time between two searches for what is due."""
+LOOK_AT_ALL_EVERY_S = 60.0
+"""Time between two searches that begin at the beginning, should somebody have moved a message to an earlier time."""
+EVER = "-infinity"
+"""Before every time, in SQL, and as text too: times are compared as the text of years up to 9999 in UTC."""
 
 log = Log("relay")
 
@@ -30,34 +37,15 @@ AT_ONCE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Recorded:
     """What a sweep may rely on: for these lanes, all that `snapshot` sees is recorded as published.
 
-    `lowest` is the first id of the oldest live partition. `is_whole`: these are all lanes that the relay has.
+    `lowest` is the first id of the oldest live partition.
     """
 
     snapshot: Snapshot
     lanes: frozenset[int]
     lowest: int
-    is_whole: bool
-
-
-def mark_of(recorded: Mapping[int, Progress], live: Sequence[Partition], *, of: int) -> Mark | None:
-    """Return the mark of the most lanes that are recorded up to one snapshot; None before the first.
-
-    Args:
-        recorded: per lane how far it is recorded.
-        live: the live partitions.
-        of: how many lanes the relay has.
-    """
-    lanes: dict[Progress, list[int]] = {}
-    for lane, known in recorded.items():
-        if known.base is None and known != START:
-            lanes.setdefault(known, []).append(lane)
-    if not lanes or not live:
-        return None
-    progress, level = max(lanes.items(), key=lambda item: len(item[1]))
-    return Mark(progress.snapshot, frozenset(level), live[0].lower, is_whole=len(level) == of)
 
 
 class Upkeep:
@@ -76,8 +64,8 @@ class Upkeep:
         sweep_every: float = 600.0,
     ) -> None:
         self._lock = threading.Lock()
-        self._mark: Mark | None = None
-        self._swept: Mark | None = None
+        self._mark: Recorded | None = None
+        self._swept: Recorded | None = None
         self._lost: list[tuple[int, int]] = []
         self._periodic = Periodic(
             connect,
@@ -96,7 +84,7 @@ class Upkeep:
         """End the threads; a query under way is cancelled."""
         self._periodic.stop()
 
-    def mark(self, mark: Mark) -> None:
+    def mark(self, mark: Recorded) -> None:
         """Give the sweep how far is recorded."""
         with self._lock:
             self._mark = mark
@@ -130,9 +118,9 @@ class Upkeep:
         if swept is not None and not mark.lanes <= swept.lanes:
             swept = None
         since = BEGINNING if swept is None else swept.snapshot
-        conn.execute(SWEEP["settings"], {"seqscan": "on" if swept is None else "off"})
+        conn.execute(STATEMENTS["settings"], {"seqscan": "on" if swept is None else "off"})
         rows = conn.execute(
-            SWEEP["lost"],
+            STATEMENTS["lost"],
             {
                 "lowest": mark.lowest if swept is None else 0,
                 "lowest_publication": (swept or mark).lowest,
@@ -147,8 +135,7 @@ class Upkeep:
         ).fetchall()
         with self._lock:
             self._lost = list(rows)
-            # Lanes that were not level stay to be swept: only a mark of all lanes moves the beginning.
-            if not rows and mark.is_whole:
+            if not rows:
                 self._swept = mark
         return len(rows) < AT_ONCE
 
@@ -156,4 +143,54 @@ class Upkeep:
 def repair(conn: psycopg.Connection[Any], ids: list[int], lease: Lease) -> None:
     """Let messages be found that the sweep saw to be lost, wherever they lie, in lanes that are ours."""
     log.error("messages were recorded as published and are not; publishing them now", messages=len(ids))
-    conn.execute(SWEEP["repair"], {"ids": ids, "epoch": lease.epoch, "owner": lease.owner})
+    conn.execute(STATEMENTS["repair"], {"ids": ids, "epoch": lease.epoch, "owner": lease.owner})
+
+
+class Delayed:
+    """Releases delayed messages when they are due, by the database's clock.
+
+    It knows when and from where to search next, so that a relay without delayed messages pays little.
+
+    A message waits from the moment it is committed, by a row of its own in outbox.waiting. It may be committed long
+    after that row was written, with a time before the last search: the finder then finds the message and reports it.
+    """
+
+    def __init__(self, conn: psycopg.Connection[Any]) -> None:
+        self._conn = conn
+        self._look_at = 0.0
+        self._look_at_all = 0.0
+        self._since = EVER
+        self.due_at = 0.0
+        """Before then nothing is due of what is known (monotonic seconds)."""
+
+    def expect(self, due: str) -> None:
+        """Search soon, and from this time on (as the finder reads it): a message was committed that waits for it."""
+        self._look_at = self.due_at = 0.0
+        self._since = min(self._since, due)
+
+    def start_again(self) -> None:
+        """Search all that waits: lanes were taken, whose messages another relay knew of."""
+        self._look_at = self._look_at_all = self.due_at = 0.0
+
+    def release(self, lanes: Iterable[int]) -> int:
+        """Release what is due of these lanes; return how many messages."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return 0
+        if now >= self._look_at_all:
+            self._look_at_all = now + LOOK_AT_ALL_EVERY_S
+            self._since = EVER
+        row = self._conn.execute(STATEMENTS["next_due"], {"since": self._since}, prepare=True).fetchone()
+        assert row is not None  # noqa: S101  (an aggregate has a row)
+        seconds, self._since = row
+        self.due_at = now + seconds
+        if seconds > 0:
+            self._look_at = now + min(seconds, FIND_DUE_EVERY_S)
+            return 0
+        released = self._conn.execute(
+            STATEMENTS["release"], {"since": self._since, "lanes": array_text(lanes)}, prepare=True
+        ).rowcount
+        if not released:
+            # What is due is locked by somebody: do not ask at every turn.
+            self._look_at = now + FIND_DUE_EVERY_S
+        return released

@@ -1,23 +1,68 @@
 """What a relay shows of itself to other threads: whether its loop makes progress, what it has done, what is in its way.
 
 The relay's thread writes, any thread reads. Each value is one number or reference, so a reader sees it old or new, and
-never half. Counts of earlier sessions are added up when a session ends: nothing that was counted is forgotten while the
-process lives.
+never half. Nothing that was counted is forgotten while the process lives.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from bisect import bisect_left
+from dataclasses import dataclass, field
 
-from outbox_relay.publisher.counts import Counts, Times
 from outbox_relay.publisher.renewal import Renewal
-
-if TYPE_CHECKING:
-    from outbox_relay.publisher.session import Session
 
 HANGS_S = 120.0
 """Without a lease: seconds without a sign after which the relay hangs. Opening a connection takes 10 s at most."""
+BOUNDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
+"""Upper bounds of the classes of a `Times`, in seconds."""
+
+
+class Times:
+    """How often something took how long; one thread adds, others read."""
+
+    def __init__(self) -> None:
+        self.classes = [0] * (len(BOUNDS) + 1)
+        """How many were at most each bound and more than the one before; the last: more than all."""
+        self.total = 0.0
+        """Their sum, in seconds."""
+
+    def add(self, seconds: float) -> None:
+        """Count one; a negative one, from two clocks, counts as nothing."""
+        seconds = max(0.0, seconds)
+        self.classes[bisect_left(BOUNDS, seconds)] += 1
+        self.total += seconds
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the relay has done so far."""
+
+    published: int = 0
+    recorded: int = 0
+    batches: int = 0
+    polls: int = 0
+    unacknowledged: int = 0
+    """Messages that were given to Kafka and are not acknowledged, without those of lanes set aside; as of now."""
+    last_found: float = field(default_factory=time.monotonic)
+    ack: Times = field(default_factory=Times)
+    """From handing a batch to Kafka to its acknowledgement."""
+    age: Times = field(default_factory=Times)
+    """From the insertion of a batch's oldest message to its acknowledgement."""
+
+    def acknowledged(self, since: float, at: float | None, born: float | None) -> None:
+        """Count the times of a batch that Kafka acknowledged.
+
+        Args:
+            since: when it was given to Kafka, as of `time.monotonic()`.
+            at: when that was acknowledged, by the same clock; None: now.
+            born: when its oldest message was inserted, in seconds since 1970, if that is known.
+        """
+        now = time.monotonic()
+        at = now if at is None else at
+        self.ack.add(at - since)
+        if born is not None:
+            self.age.add(time.time() - (now - at) - born)
 
 
 class Vitals:
@@ -31,11 +76,8 @@ class Vitals:
         self.leases_lost = 0
         self.trouble: str | None = "it starts"
         """Why the relay could not publish now; None: it could."""
-        self.ack, self.age = Times(), Times()
-        """As of `Counts`, of all sessions."""
-        self._counted: tuple[Counts, Counts] = Counts(), Counts()
-        """Of earlier sessions and of this one, in one reference: a reader counts no session twice, or not at all."""
-        self._session: Session | None = None
+        self.counts = Counts()
+        """What all sessions have done."""
         self._renewal: Renewal | None = None
         self._signed = time.monotonic()
 
@@ -43,36 +85,22 @@ class Vitals:
         """Note that the relay goes on."""
         self._signed = time.monotonic()
 
-    def begin(self, session: Session, renewal: Renewal) -> None:
+    def begin(self, renewal: Renewal) -> None:
         """Note that a session has a lease, and publishes."""
-        session.counts.ack, session.counts.age = self.ack, self.age
-        self._counted = self._counted[0], session.counts
-        self._session, self._renewal = session, renewal
+        self._renewal = renewal
         self.sign()
 
     def end(self) -> None:
         """Note that the session has ended."""
         self.sign()
-        self._session = self._renewal = None
-        self._counted = self.counts, Counts()
-
-    @property
-    def counts(self) -> Counts:
-        """What all sessions have done."""
-        before, now = self._counted
-        return before.plus(now)
+        self._renewal = None
+        self.counts.unacknowledged = 0
 
     @property
     def lanes(self) -> frozenset[int]:
         """The lanes that the relay owns."""
-        session = self._session
-        return frozenset() if session is None else session.lanes
-
-    @property
-    def unacknowledged(self) -> int:
-        """Messages that were given to Kafka and are not acknowledged, without those of lanes set aside."""
-        session = self._session
-        return 0 if session is None else session.unacknowledged
+        renewal = self._renewal
+        return frozenset() if renewal is None else renewal.lease.lanes
 
     @property
     def silent(self) -> float:

@@ -10,7 +10,8 @@ import psycopg
 
 from outbox_relay.database.connections import connect
 from outbox_relay.operations import holds, status
-from outbox_relay.publisher.service import Relay, RelayOptions
+from outbox_relay.publisher.opening import RelayOptions
+from outbox_relay.publisher.service import Relay
 from outbox_relay.publisher.session import Session
 
 TIMEOUT_S = 30.0

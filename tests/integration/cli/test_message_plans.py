@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 from psycopg import sql
 
-from outbox_relay.operations import messages, progress
+from outbox_relay.operations import messages
 from outbox_relay.operations.filters import Filters
+from outbox_relay.publisher.lease import read_floors
 from tests.support.bare_reader import narrow_partitions
 from tests.support.plain_inserts import Connection, connect, insert, insert_numbered
 from tests.support.publications import own_lanes, positions, record, snapshot
@@ -83,7 +84,7 @@ def _record(conn: Connection, todo: list[int], batch: int) -> None:
 def explain(conn: Connection, filters: Filters, below: int = 0, top: int = 10**9) -> Plan:
     """Run the very statement of a search, over all ids unless a window is given."""
     statement, values = messages.compose(filters)
-    values |= {"limit": 20, "below": below, "top": top} | messages.bind_progress(progress.read(conn))
+    values |= {"limit": 20, "below": below, "top": top} | messages.bind_floors(read_floors(conn))
     with conn.transaction():
         conn.execute(messages.SETTINGS["settings"])
         if messages.preferred(filters):

@@ -11,7 +11,7 @@ import pytest
 
 from outbox import Outbox
 from outbox.errors import TooLateError
-from outbox_relay.publisher.delayed import STATEMENTS
+from outbox_relay.publisher.upkeep import STATEMENTS
 from tests.support.kafka_records import message_ids, read_topic
 from tests.support.locks import see_blocked
 from tests.support.plain_inserts import Connection, clock, connect, fall_due, insert, wait_published

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outbox.partitioning.lanes import lane_of
-from outbox_relay.publisher.kept_keys import LONGEST_KEY, kept
+from outbox_relay.publisher.records import LONGEST_KEY, kept
 from tests.support.kafka_records import compare, read_topic
 from tests.support.outbox_command import succeed
 from tests.support.parking import Parking, relay

@@ -21,7 +21,7 @@ from outbox_relay.publisher.finder import (
     WITHHELD,
     RawRow,
 )
-from outbox_relay.publisher.kept_keys import LONGEST_KEY
+from outbox_relay.publisher.records import LONGEST_KEY
 from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
 from tests.support.bare_reader import Reading
 from tests.support.plain_inserts import Connection, insert

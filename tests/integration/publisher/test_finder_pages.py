@@ -10,17 +10,17 @@ import psycopg
 import pytest
 
 from outbox_relay.publisher import finder as finder_module
-from outbox_relay.publisher import listing as listing_module
-from outbox_relay.publisher.delayed import Delayed
+from outbox_relay.publisher import polls as polls_module
 from outbox_relay.publisher.finder import (
     BODY,
     FIELDS,
     LANE,
     RawRow,
-    Scope,
+    Slice,
 )
 from outbox_relay.publisher.hands import reads
 from outbox_relay.publisher.snapshot import BEGINNING
+from outbox_relay.publisher.upkeep import Delayed
 from tests.support.bare_reader import Reading
 from tests.support.plain_inserts import Connection, decide, insert, insert_numbered, keys_of_lanes
 from tests.support.publications import positions, record, snapshot
@@ -36,7 +36,7 @@ def reading(database: str) -> Iterator[Reading]:
 @pytest.fixture
 def small_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of 25 ids instead of 50,000, so that the next part of a list is taken soon."""
-    monkeypatch.setattr(listing_module, "AT_ONCE", 25)
+    monkeypatch.setattr(polls_module, "AT_ONCE", 25)
 
 
 def fall_due(conn: Connection) -> int:
@@ -93,7 +93,7 @@ def test_a_poll_finds_the_rows_of_its_lanes_only(
     for key in keys:
         insert(conn, "t", key, b"")
     reading.finder.name_partitions(reading.partitions.tables)
-    found = reading.finder.poll(before, Scope(frozenset(lanes))).rows
+    found = reading.finder.poll(before, Slice(frozenset(lanes))).rows
     assert [row[LANE] for row in found] == [lane for lane in range(8) if lane in lanes]
 
 
@@ -104,10 +104,10 @@ def test_a_poll_counts_what_it_found_of_a_large_difference_by_topic(
     insert_numbered(conn, "many", 9)
     insert_numbered(conn, "few", 1)
     reading.finder.name_partitions(reading.partitions.tables)
-    fits = reading.finder.poll(before, Scope(frozenset(range(8))))
+    fits = reading.finder.poll(before, Slice(frozenset(range(8))))
     assert (len(fits.rows), fits.more, fits.found) == (10, False, {})
     insert_numbered(conn, "few", 1)
-    large = reading.finder.poll(before, Scope(frozenset(range(8))))
+    large = reading.finder.poll(before, Slice(frozenset(range(8))))
     hashes = conn.execute("SELECT hashtext('many'), hashtext('few')").fetchone()
     assert hashes is not None
     assert (large.rows, large.more, large.found) == ([], True, {hashes[0]: 9, hashes[1]: 2})

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from outbox_relay.publisher import listing
-from outbox_relay.publisher.delayed import Delayed
+from outbox_relay.publisher import polls
 from outbox_relay.publisher.finder import POSITION, WAITING
+from outbox_relay.publisher.upkeep import Delayed
 from tests.support.bare_reader import Reading
 from tests.support.plain_inserts import Connection, decide, insert
 
@@ -85,7 +85,7 @@ class Story:
 @pytest.fixture
 def reading(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
     """A reader whose pages and lists are small, 5 rows or 600 bytes a page."""
-    monkeypatch.setattr(listing, "AT_ONCE", 12)
+    monkeypatch.setattr(polls, "AT_ONCE", 12)
     reading = Reading(database, page=5, page_bytes=600)
     yield reading
     reading.close()

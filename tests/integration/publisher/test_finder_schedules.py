@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 import psycopg
 import pytest
 
-from outbox_relay.publisher.finder import Finder, Scope, prepare_session
+from outbox_relay.publisher.finder import Finder, Slice, prepare_session
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.snapshot import Snapshot
 from tests.support.plain_inserts import connect, insert
 from tests.support.transaction_schedules import Schedule, Stage, Transaction, interleavings, sample
 
-LANES = Scope(frozenset(range(8)))
+LANES = Slice(frozenset(range(8)))
 A = (["SC", "SC"], "ab")
 B = (["LSC", "XLSC", "XC"], "kk-")
 D = (["LSC", "LSC", "XLSC", "XC"], "kkk-")

@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 
+from outbox_relay.publisher import opening
 from outbox_relay.publisher.core.values import Limits
-from outbox_relay.publisher.hands import opening
 from tests.support.kafka_records import compare, read_topic
 from tests.support.outbox_command import outbox
 from tests.support.plain_inserts import Connection, connect, insert, keys_of_lanes, stopped, wait_published

@@ -189,9 +189,9 @@ def test_of_two_takers_of_a_lane_one_has_it(database: str, lane: int) -> None:
                 future.result()
                 for future in [pool.submit(race, one, held[0]), pool.submit(race, other, held[1])]
             ]
-        assert sorted(len(each.progress) for each in taken) == [0, 1]
+        assert sorted(len(each.floors) for each in taken) == [0, 1]
         rows = one.execute("SELECT owner FROM outbox.lane WHERE owner IS NOT NULL").fetchall()
-        assert rows == [("one" if taken[0].progress else "other",)]
+        assert rows == [("one" if taken[0].floors else "other",)]
 
 
 def test_a_relay_that_lost_its_lease_takes_nothing(conn: Connection) -> None:

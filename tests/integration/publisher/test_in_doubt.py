@@ -16,7 +16,7 @@ from psycopg.errors import CheckViolation
 
 from outbox_local.stack.api import Stack
 from outbox_relay.publisher import lease
-from outbox_relay.publisher.probe import PartitionProbe, PartitionState
+from outbox_relay.publisher.topics import PartitionProbe, PartitionState
 from tests.support.kafka_records import read_topic
 from tests.support.lanes import take
 from tests.support.locks import holding

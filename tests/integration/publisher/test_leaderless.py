@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from outbox_relay.publisher.topic import Topic
-from outbox_relay.publisher.topic_lookup import TopicLookup
+from outbox_relay.publisher.records import Topic
+from outbox_relay.publisher.topics import TopicLookup
 from tests.support.deaf_wires import deaf_to
 from tests.support.kafka_records import read_topic
 from tests.support.parking import Parking

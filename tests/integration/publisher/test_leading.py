@@ -145,7 +145,7 @@ def split(database: str, servers: str, conn: Connection) -> Iterator[tuple[Lease
     """An older relay with one lane, and a younger one with all others: the older one took what the younger left."""
     older = take(conn, "older", 600, lanes=[])
     with leaving_lane_2(database, servers) as session:
-        assert set(older.take(conn, [2]).progress) == {2}
+        assert set(older.take(conn, [2]).floors) == {2}
         assert session.lanes == {0, 1, 3, 4, 5, 6, 7}
         yield older, session
 
@@ -158,7 +158,7 @@ def test_the_younger_of_two_relays_that_have_lanes_gives_its_back(
         turn_until(session, lambda: not session.lanes, "it gives its lanes back")
         assert session.counts.recorded == session.counts.published
         assert owned(conn) == [[2]], "it takes none of them again"
-        assert len(older.take(conn, ALL).progress) == 7
+        assert len(older.take(conn, ALL).floors) == 7
 
 
 @pytest.mark.usefixtures("always_looking")

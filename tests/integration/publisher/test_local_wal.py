@@ -9,7 +9,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from outbox_relay.database import connections
-from outbox_relay.publisher.local_wal import can_ask_what_is_flushed
+from outbox_relay.publisher.wal import can_ask_what_is_flushed
 from tests.support.kafka_records import read_topic
 from tests.support.logins import Logins
 from tests.support.plain_inserts import Connection, connect_as_service, insert, wait_published

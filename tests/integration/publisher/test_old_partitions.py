@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from outbox_relay.publisher.snapshot import Snapshot
-from outbox_relay.publisher.upkeep import Mark, Upkeep
+from outbox_relay.publisher.upkeep import Recorded, Upkeep
 from tests.support.bare_reader import narrow_partitions
 from tests.support.held_keys import hold_key, write_key
 from tests.support.kafka_records import read_topic
@@ -105,6 +105,6 @@ def sweep(upkeep: Upkeep, conn: Connection) -> list[int]:
     """Sweep where the first partition has left, and all that is visible counts as published."""
     conn.execute("SELECT pg_current_xact_id()")
     seen = snapshot(conn)
-    upkeep.mark(Mark(Snapshot.parse(seen), frozenset(range(8)), 1001, is_whole=True))
+    upkeep.mark(Recorded(Snapshot.parse(seen), frozenset(range(8)), 1001))
     upkeep.sweep(conn)
     return upkeep.take_lost(range(8))

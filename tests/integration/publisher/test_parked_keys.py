@@ -9,9 +9,8 @@ from functools import partial
 import psycopg
 import pytest
 
-from outbox_relay.publisher import loop
+from outbox_relay.publisher import loop, opening
 from outbox_relay.publisher.core.values import Limits, Scope
-from outbox_relay.publisher.hands import opening
 from outbox_relay.publisher.hands.hold_rows import HoldRows
 from outbox_relay.publisher.hands.writes import STATEMENTS
 from outbox_relay.publisher.lease import STATEMENTS as LANES

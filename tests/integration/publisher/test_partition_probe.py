@@ -7,9 +7,8 @@ from confluent_kafka.admin import AdminClient
 
 from outbox_relay.publisher.errors import KafkaUnavailableError
 from outbox_relay.publisher.kafka import new_admin
-from outbox_relay.publisher.probe import MOST_UNANSWERED, PartitionProbe
-from outbox_relay.publisher.topic import Topic
-from outbox_relay.publisher.topic_lookup import TopicLookup
+from outbox_relay.publisher.records import Topic
+from outbox_relay.publisher.topics import MOST_UNANSWERED, PartitionProbe, TopicLookup
 from tests.support.plain_inserts import connect_as_service, insert, wait_published
 from tests.support.relay_thread import RelayThread
 from tests.support.servers import MakeTopic

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outbox_relay.publisher.hands.writes import STATEMENTS
-from outbox_relay.publisher.kept_keys import FIRST_BYTES, LONGEST_KEY
+from outbox_relay.publisher.records import FIRST_BYTES, LONGEST_KEY
 from tests.support.much_held import EACH, EPOCH, KEYS, session_of_a_relay, watch
 from tests.support.plain_inserts import Connection
 from tests.support.query_plans import Plan, Prepared, rows_read

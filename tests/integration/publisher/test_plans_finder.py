@@ -11,12 +11,11 @@ import pytest
 from psycopg import sql
 
 from outbox.statements import array_text
-from outbox_relay.publisher.delayed import STATEMENTS as DELAYED
-from outbox_relay.publisher.finder import Finder, prepare_session
-from outbox_relay.publisher.hands.writes import PUBLICATIONS
+from outbox_relay.publisher.finder import Finder, Slice, prepare_session
+from outbox_relay.publisher.hands.writes import STATEMENTS as WRITES
 from outbox_relay.publisher.lease import Lease
 from outbox_relay.publisher.snapshot import Snapshot
-from outbox_relay.publisher.upkeep import SWEEP
+from outbox_relay.publisher.upkeep import STATEMENTS as UPKEEP
 from tests.support.bare_reader import Reading, narrow_partitions
 from tests.support.lanes import take
 from tests.support.plain_inserts import Connection, connect, insert, insert_numbered
@@ -55,7 +54,7 @@ def poll_statement(conn: Connection, partitions: int) -> Prepared:
     ]
     finder = Finder(conn, lease=LEASE)  # its polls ask whether they need a barrier
     finder.name_partitions(tuple(tables[:partitions]))
-    return Prepared(conn, finder.poll_statement(), POLL)
+    return Prepared(conn, finder.poll_statement(Slice(frozenset(range(8)))), POLL)
 
 
 def values(snapshot: Snapshot, page: int = 5_000) -> dict[str, Any]:
@@ -213,7 +212,7 @@ def test_a_thousand_topics_cost_no_table_no_index_and_no_page_more_than_one(conn
     assert read[2] <= 1.25 * read[1], "however many topics"
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "page")
+@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "page", "listed")
 def test_a_page_of_a_backlog_reads_its_own_partition_only(conn: Connection) -> None:
     finder = Finder(conn)
     types = {
@@ -246,7 +245,7 @@ def test_a_page_of_a_backlog_reads_its_own_partition_only(conn: Connection) -> N
     assert_sorted_once(plan)
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "dense_page")
+@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "page")
 def test_a_dense_page_walks_its_range_only(conn: Connection) -> None:
     types = {
         "lowest": "bigint",
@@ -277,9 +276,9 @@ def test_a_dense_page_walks_its_range_only(conn: Connection) -> None:
     assert_sorted_once(plan)
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/delayed.sql", "release")
+@pytest.mark.plan("relay/outbox_relay/publisher/upkeep.sql", "release")
 def test_releasing_what_is_due_reads_what_is_due(conn: Connection) -> None:
-    watched = Prepared(conn, DELAYED["release"], {"since": "text", "lanes": "smallint[]"})
+    watched = Prepared(conn, UPKEEP["release"], {"since": "text", "lanes": "smallint[]"})
     fill(conn, 30)
     conn.execute(
         "INSERT INTO outbox.waiting (id, message_id, reason, due_at) SELECT id, message_id, 'delayed', "
@@ -304,7 +303,7 @@ SWEEP_TYPES = {
 }
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/sweep.sql", "lost")
+@pytest.mark.plan("relay/outbox_relay/publisher/upkeep.sql", "lost")
 def test_the_sweep_reads_no_publication_older_than_the_last_sweep(conn: Connection) -> None:
     """An EXHAUSTED message keeps an old partition live, and with it all publications since."""
     fill(conn, 10)
@@ -324,7 +323,7 @@ def test_the_sweep_reads_no_publication_older_than_the_last_sweep(conn: Connecti
     conn.execute(publish, [row[0] - 20])
     lost = insert(conn, "t", "k", b"has no publication")
     now = here(conn)
-    watched = Prepared(conn, SWEEP["lost"], SWEEP_TYPES)
+    watched = Prepared(conn, UPKEEP["lost"], SWEEP_TYPES)
     bounds = {
         "lowest": 1,
         "lowest_publication": 1,
@@ -344,13 +343,11 @@ def test_the_sweep_reads_no_publication_older_than_the_last_sweep(conn: Connecti
     assert found == expected
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/publications.sql", "barrier")
+@pytest.mark.plan("relay/outbox_relay/publisher/hands/writes.sql", "barrier")
 def test_the_barrier_writes_no_table(conn: Connection) -> None:
     held = take(conn, "me", 10)
     mine = array_text(held.lanes)
-    watched = Prepared(
-        conn, PUBLICATIONS["barrier"], {"epoch": "bigint", "owner": "text", "mine": "smallint[]"}
-    )
+    watched = Prepared(conn, WRITES["barrier"], {"epoch": "bigint", "owner": "text", "mine": "smallint[]"})
     plan = watched.explain({"epoch": held.epoch, "owner": "me", "mine": mine})
     assert plan["Actual Rows"] == 1
     assert not [node for node in nodes(plan) if node["Node Type"] == "ModifyTable"]

@@ -11,15 +11,12 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from outbox_relay.publisher.delayed import STATEMENTS as DELAYED
 from outbox_relay.publisher.finder import STATEMENTS as FINDER
-from outbox_relay.publisher.finder import Finder, Scope, prepare_session
-from outbox_relay.publisher.hands.read_back import STATEMENTS as READ_BACK
+from outbox_relay.publisher.finder import Finder, Slice, prepare_session
 from outbox_relay.publisher.lease import STATEMENTS as LANES
-from outbox_relay.publisher.partitions import STATEMENTS as PARTITIONS
-from outbox_relay.publisher.snapshot import Progress, Snapshot
-from outbox_relay.publisher.topic_lookup import STATEMENTS as TOPICS
-from outbox_relay.publisher.upkeep import SWEEP
+from outbox_relay.publisher.snapshot import Difference, Snapshot
+from outbox_relay.publisher.topics import STATEMENTS as TOPICS
+from outbox_relay.publisher.upkeep import STATEMENTS as UPKEEP
 from tests.support.bare_reader import narrow_partitions
 from tests.support.lanes import take
 from tests.support.plain_inserts import Connection, connect_as_service, insert_numbered
@@ -125,22 +122,21 @@ def test_noting_partition_counts_reads_the_named_topics_only(conn: Connection) -
     assert rows_read(plan, "topic") <= 200, "100 that are registered, each locked and then changed"
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/lanes.sql", "progress")
-def test_progress_is_read_from_the_last_publications_however_many_there_are(conn: Connection) -> None:
-    types, values = {"system_identifier": "bigint"}, {"system_identifier": 1}
-    watched = early(conn, LANES["progress"], types, values)
+@pytest.mark.plan("relay/outbox_relay/publisher/lanes.sql", "floors")
+def test_floors_are_read_from_the_last_publications_however_many_there_are(conn: Connection) -> None:
+    watched = early(conn, LANES["floors"], {}, {})
     fill_and_record(conn)
-    plan = watched.explain(values)
+    plan = watched.explain({})
     assert plan["Actual Rows"] == len(ALL_LANES)
     no_table_is_read_through(plan)
     assert rows_read(plan, "publication_p") <= len(ALL_LANES) * COUNT, "the newest of each partition at most"
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/hands/read_back.sql", "recorded")
+@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "recorded")
 def test_the_last_recorded_offsets_are_read_from_the_newest_publications(conn: Connection) -> None:
     types = {"epoch": "bigint", "publications": "bigint", "messages": "bigint", "topics": "text[]"}
     values = {"epoch": EPOCH + 1, "publications": 3, "messages": 120, "topics": ["t"]}
-    watched = early(conn, READ_BACK["recorded"], types, values)
+    watched = early(conn, FINDER["recorded"], types, values)
     fill_and_record(conn)
     plan = watched.explain(values)
     no_table_is_read_through(plan)
@@ -150,10 +146,8 @@ def test_the_last_recorded_offsets_are_read_from_the_newest_publications(conn: C
 
 @pytest.mark.plan("relay/outbox_relay/publisher/lanes.sql", "has_foreign_xids")
 def test_foreign_xids_are_looked_for_at_the_end_of_the_index(conn: Connection) -> None:
-    values = {"is_copied": False, "system_identifier": 1}
-    watched = early(
-        conn, LANES["has_foreign_xids"], {"is_copied": "boolean", "system_identifier": "bigint"}, values
-    )
+    values = {"is_copied": False}
+    watched = early(conn, LANES["has_foreign_xids"], {"is_copied": "boolean"}, values)
     fill(conn)
     plan = watched.explain(values)
     no_table_is_read_through(plan)
@@ -171,12 +165,12 @@ def test_whether_a_database_is_a_copy_is_asked_of_its_newest_publication(conn: C
     assert rows_read(plan, "publication_p") <= COUNT, "the newest of each partition at most"
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/delayed.sql", "next_due")
+@pytest.mark.plan("relay/outbox_relay/publisher/upkeep.sql", "next_due")
 @pytest.mark.parametrize("begins", ["never vacuumed", "vacuumed"])
 def test_the_next_delayed_message_is_the_first_of_an_index(conn: Connection, begins: str) -> None:
     if begins == "vacuumed":
         conn.execute("VACUUM ANALYZE outbox.waiting")
-    watched = early(conn, DELAYED["next_due"], {"since": "text"}, {"since": "-infinity"})
+    watched = early(conn, UPKEEP["next_due"], {"since": "text"}, {"since": "-infinity"})
     conn.execute(
         "INSERT INTO outbox.waiting (id, message_id, reason, due_at) "
         "SELECT i, gen_random_uuid(), 'delayed', now() + i * interval '1 s' FROM generate_series(1, 5000) i"
@@ -186,7 +180,7 @@ def test_the_next_delayed_message_is_the_first_of_an_index(conn: Connection, beg
     assert rows_read(plan, "waiting") == 1
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/sweep.sql", "repair")
+@pytest.mark.plan("relay/outbox_relay/publisher/upkeep.sql", "repair")
 def test_a_repair_reads_what_it_repairs(conn: Connection) -> None:
     """It is so rare that it is not prepared: planned when it is needed, whatever the statistics say."""
     narrow_partitions(conn, width=20_000, count=4)
@@ -194,7 +188,7 @@ def test_a_repair_reads_what_it_repairs(conn: Connection) -> None:
     ids = list(range(25_001, 25_101))
     held = take(conn, "me", 60)
     values = {"ids": ids, "epoch": held.epoch, "owner": held.owner}
-    row = conn.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {SWEEP['repair']}", values).fetchone()
+    row = conn.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {UPKEEP['repair']}", values).fetchone()
     assert row is not None
     plan = row[0][0]["Plan"]
     no_table_is_read_through(plan)
@@ -203,10 +197,10 @@ def test_a_repair_reads_what_it_repairs(conn: Connection) -> None:
     )
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/partitions.sql", "unsettled")
+@pytest.mark.plan("relay/outbox_relay/publisher/upkeep.sql", "unsettled")
 def test_a_settled_partition_is_seen_from_its_index(conn: Connection) -> None:
     table = sql.Identifier("outbox", "message_p000000000002001")
-    statement = sql.SQL(PARTITIONS["unsettled"]).format(partition=table)
+    statement = sql.SQL(UPKEEP["unsettled"]).format(partition=table)
     bounds = {"lower": 2_001, "upper": 3_001, "xmax": str(1 << 62), "xip": "{3}"}
     types = {"lower": "bigint", "upper": "bigint", "xmax": "xid8", "xip": "xid8[]"}
     watched = early(conn, statement, types, bounds)
@@ -244,7 +238,7 @@ def test_a_backlog_is_listed_from_the_finders_index_and_reads_nothing_published(
     conn.execute("SELECT setval('outbox.position', %s, false)", [(COUNT - 1) * WIDTH + 1])
     insert_numbered(conn, "t", 300)
     current = finder.here()[0]
-    plan = explain_backlog(conn, finder, previous, current, Scope(frozenset(ALL_LANES)))
+    plan = explain_backlog(conn, finder, previous, current, Slice(frozenset(ALL_LANES)))
     no_table_is_read_through(plan)
     assert plan["Actual Rows"] == 300
     assert rows_read(plan, "message_p") <= 2 * 300, "by both branches at most"
@@ -262,7 +256,7 @@ def test_a_topic_that_is_read_apart_is_listed_without_the_rows_of_others(conn: C
     assert row is not None
     many, few = row
     lanes = frozenset(ALL_LANES)
-    for scope in (Scope(lanes, topic=few), Scope(lanes, without=frozenset({many}))):
+    for scope in (Slice(lanes, topic=few), Slice(lanes, without=frozenset({many}))):
         plan = explain_backlog(conn, finder, previous, finder.here()[0], scope)
         no_table_is_read_through(plan)
         assert plan["Actual Rows"] == 5
@@ -300,10 +294,10 @@ def test_positions_of_a_page_are_hashed_to_compare_them_with_publications(conn: 
     assert removed(plan) == 0, "no position is compared with one that it is not"
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "unpublished_by_topic")
+@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "unpublished_by_topic", "no_publication")
 def test_what_is_published_since_a_floor_is_hashed_and_not_counted(conn: Connection) -> None:
     """Its plan is made each time: a generic one, here with statistics that are older than all rows."""
-    finder, scope = Finder(conn, page=100), Scope(frozenset(ALL_LANES))
+    finder, scope = Finder(conn, page=100), Slice(frozenset(ALL_LANES))
     finder.name_partitions(tuple(f"message_p{1 + number * WIDTH:015}" for number in range(COUNT)))
     floor = finder.here()[0]
     insert_numbered(conn, "few", 300)
@@ -324,35 +318,36 @@ def test_what_is_published_since_a_floor_is_hashed_and_not_counted(conn: Connect
     statement = sql.SQL(FINDER["unpublished_by_topic"])
     watched = Prepared(
         conn,
-        statement.format(branches=finder.branches("backlog_branch", scope)),
+        statement.format(
+            branches=finder.branches("backlog_branch", scope), unpublished=sql.SQL(FINDER["no_publication"])
+        ),
         {"first0": "smallint", "last0": "smallint", "xmax": "xid8", "xip": "xid8[]", "cur_xmax": "xid8",
-         "cur_xip": "xid8[]", "after": "bigint", "since": "xid8", "page": "bigint"},
+         "cur_xip": "xid8[]", "since": "xid8", "page": "bigint"},
     )  # fmt: skip
     bounds = {"xmax": str(floor.xmax), "xip": floor.xip_array, "cur_xmax": str(current.xmax),
-              "cur_xip": current.xip_array, "after": 0, "since": str(floor.xmin), "page": 100}  # fmt: skip
+              "cur_xip": current.xip_array, "since": str(floor.xmin), "page": 100}  # fmt: skip
     plan = watched.explain(bounds | scope.values)
     compared = [node for node in nodes(plan) if "Join" in node["Node Type"] or "Loop" in node["Node Type"]]
     assert len(compared) == 2, "with publications, and with what has expired"
     assert all(node.get("Hash Cond") or node.get("Merge Cond") for node in compared)
     assert removed(plan) == 0
     assert rows_read(plan, "message_p") == 500 + 101, "it ends when more than a page is found"
-    listing = finder.backlog(Progress(current, floor, 0, is_partial=True), scope)
+    listing = finder.backlog(Difference(floor, current, is_partial=True), scope)
     assert list(listing.take()) == positions(conn)[500:], "what has expired is not listed"
 
 
 def explain_backlog(
-    conn: Connection, finder: Finder, previous: Snapshot, current: Snapshot, scope: Scope
+    conn: Connection, finder: Finder, previous: Snapshot, current: Snapshot, scope: Slice
 ) -> Plan:
     """Explain what the cursor of a backlog reads."""
     declared = FINDER["backlog"]
     branches = finder.branches("backlog_branch", scope)
-    query = sql.SQL(declared[declared.index("SELECT") :]).format(branches=branches)
+    query = sql.SQL(declared[declared.index("SELECT") :]).format(branches=branches, unpublished=sql.SQL(""))
     values = {
         "xmax": str(previous.xmax),
         "xip": previous.xip_array,
         "cur_xmax": str(current.xmax),
         "cur_xip": current.xip_array,
-        "after": 0,
         **scope.values,
     }
     row = conn.execute(sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ") + query, values).fetchone()

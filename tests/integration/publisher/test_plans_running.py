@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from outbox_relay.publisher.finder import BETWEEN_RANGES, Finder, Scope, prepare_session
+from outbox_relay.publisher.finder import BETWEEN_RANGES, Finder, Slice, prepare_session
 from tests.integration.publisher.test_plans_finder import LEASE, POLL, WIDTH, here, poll_statement, values
 from tests.support.bare_reader import narrow_partitions
 from tests.support.plain_inserts import Connection, connect, insert, insert_numbered
@@ -81,13 +81,13 @@ def test_topics_that_are_read_apart_cost_a_poll_no_row_or_each_row_once(conn: Co
     """No row of those that the index leaves out, and the new ones of the others."""
     topics = [f"t{number}" for number in range(BETWEEN_RANGES + 3)]
     hashes = conn.execute("SELECT pg_catalog.hashtext(t) FROM pg_catalog.unnest(%s::text[]) t", [topics])
-    scope = Scope(frozenset(range(8)), without=frozenset(value for (value,) in hashes))
+    scope = Slice(frozenset(range(8)), without=frozenset(value for (value,) in hashes))
     assert len(scope.others) == 3
     ranges = len(scope.ranges)
     types = {f"{bound}{number}": "integer" for number in range(ranges) for bound in ("low", "high")}
     finder = Finder(conn, lease=LEASE)
     finder.name_partitions((f"message_p{1:015}",))
-    statement = finder.poll_statement(1, ranges, has_others=True)
+    statement = finder.poll_statement(scope)
     watched = Prepared(conn, statement, POLL | types | {"others": "integer[]"})
     watched.run(values(here(conn)) | scope.values)
     snapshot = here(conn)

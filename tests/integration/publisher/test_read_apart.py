@@ -8,11 +8,12 @@ from collections.abc import Hashable, Iterator
 import pytest
 
 from outbox.statements import array_text
-from outbox_relay.publisher import finder, listing
+from outbox_relay.publisher import finder, polls
 from outbox_relay.publisher.core.values import THE_REST
-from outbox_relay.publisher.finder import BETWEEN_RANGES, POSITION, TOPIC, Finder, Poll, RawRow, Scope
+from outbox_relay.publisher.finder import BETWEEN_RANGES, POSITION, TOPIC, Finder, RawRow, Slice
 from outbox_relay.publisher.hands import reads
 from outbox_relay.publisher.hands.reads import MOST_APART
+from outbox_relay.publisher.polls import Poll
 from outbox_relay.publisher.prepared import Rider
 from outbox_relay.publisher.read_ahead import ListAhead
 from outbox_relay.publisher.snapshot import Snapshot
@@ -77,7 +78,7 @@ class Loop:
 
 @pytest.fixture
 def loop(database: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
-    monkeypatch.setattr(listing, "AT_ONCE", 12)
+    monkeypatch.setattr(polls, "AT_ONCE", 12)
     monkeypatch.setattr(reads, "QUANTUM", 3)
     # The session takes a page of a list when it is read; here each turn waits for it.
     monkeypatch.setattr(ListAhead, "is_ready", True)
@@ -179,10 +180,10 @@ def test_a_tail_that_takes_long_to_sort_leaves_the_rest_to_one_list(
 ) -> None:
     """Each poll walks what those before it left out: of a hundred backlogs it would take minutes."""
     monkeypatch.setattr(reads, "SORT_S", 0.0)
-    polls: list[Scope] = []
+    polls: list[Slice] = []
     poll = Finder.poll
 
-    def note(finder: Finder, previous: Snapshot, scope: Scope, rider: Rider | None = None) -> Poll:
+    def note(finder: Finder, previous: Snapshot, scope: Slice, rider: Rider | None = None) -> Poll:
         polls.append(scope)
         return poll(finder, previous, scope, rider)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -151,12 +152,10 @@ def test_a_topic_that_was_made_again_meanwhile_proves_nothing(
 ) -> None:
     [message_id] = leave_in_doubt(database, bootstrap_servers, one, ("k", "1"))
     sent_before(bootstrap_servers, one, (message_id, "k", "1"))
-    read, admin = read_back._Reader.read, AdminClient({"bootstrap.servers": bootstrap_servers})
+    read, admin = read_back._read_logs, AdminClient({"bootstrap.servers": bootstrap_servers})
 
-    def make_again(
-        reader: read_back._Reader, **given: bool
-    ) -> dict[read_back.Name, dict[str, read_back.LastRecord]]:
-        found = read(reader, **given)
+    def make_again(*given: Any, **others: Any) -> dict[read_back.Name, dict[str, read_back.LastRecord]]:
+        found = read(*given, **others)
         assert found[one, 0], "it was found"
         admin.delete_topics([one])[one].result(30)
 
@@ -171,7 +170,7 @@ def test_a_topic_that_was_made_again_meanwhile_proves_nothing(
         wait_until(is_made, "the topic is made again")
         return found
 
-    monkeypatch.setattr(read_back._Reader, "read", make_again)
+    monkeypatch.setattr(read_back, "_read_logs", make_again)
     take_over(database, bootstrap_servers)
     assert bodies(bootstrap_servers, one) == ["1"]
 

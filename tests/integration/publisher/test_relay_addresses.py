@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from outbox_relay.publisher.kafka import producer_settings
-from outbox_relay.publisher.service import Relay, RelayOptions
+from outbox_relay.publisher.opening import RelayOptions
+from outbox_relay.publisher.service import Relay
 from tests.support.kafka_records import read_topic
 from tests.support.plain_inserts import connect, insert_numbered
 from tests.support.relay_in_process import publish

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from outbox.partitioning.lanes import LANES
-from outbox_relay.publisher.delayed import Delayed
+from outbox_relay.publisher.upkeep import Delayed
 from tests.support.kafka_records import read_topic
 from tests.support.plain_inserts import (
     Connection,

@@ -14,8 +14,9 @@ import pytest
 from outbox_relay.publisher import renewal
 from outbox_relay.publisher.finder import Finder
 from outbox_relay.publisher.lease import LanesLockedError, Lease, LeaseLostError
+from outbox_relay.publisher.opening import RelayOptions
 from outbox_relay.publisher.renewal import Renewal
-from outbox_relay.publisher.service import Relay, RelayOptions
+from outbox_relay.publisher.service import Relay
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
 from tests.support.lanes import LanesHeldError, take

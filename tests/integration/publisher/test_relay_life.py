@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from outbox_local.stack.api import Stack
-from outbox_relay.publisher import local_wal, service, session
+from outbox_relay.publisher import service, session, wal
 from outbox_relay.publisher.session import Session
 from tests.support.concurrent_writers import Writers
 from tests.support.kafka_records import compare, read_topic
@@ -155,9 +155,9 @@ def test_a_relay_that_rests_looks_when_something_is_written_or_due(
 ) -> None:
     """Time alone makes it look only at what is due: nothing else is written, and no lease is renewed meanwhile."""
     left_out = [False]
-    lasts = local_wal.Quiet.lasts
+    lasts = wal.Quiet.lasts
 
-    def note(quiet: local_wal.Quiet, now: float, due: float) -> bool:
+    def note(quiet: wal.Quiet, now: float, due: float) -> bool:
         left_out.append(lasts(quiet, now, due))
         return left_out[-1]
 
@@ -166,8 +166,8 @@ def test_a_relay_that_rests_looks_when_something_is_written_or_due(
         wait_until(lambda: left_out[-20:] == [True] * 20, "it leaves turns out")
         return True
 
-    monkeypatch.setattr(local_wal.Quiet, "lasts", note)
-    monkeypatch.setattr(local_wal, "QUIET_S", 3600.0)
+    monkeypatch.setattr(wal.Quiet, "lasts", note)
+    monkeypatch.setattr(wal, "QUIET_S", 3600.0)
     rest_after(monkeypatch, 0.2)
     topic = make_private_topic()
     with (

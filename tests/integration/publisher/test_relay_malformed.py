@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from outbox_relay.publisher import loop
 from outbox_relay.publisher.core.values import Item, Row
 from outbox_relay.publisher.errors import BrokenError
+from outbox_relay.publisher.hands import at_least_once
 from outbox_relay.publisher.hands.published import check_offsets
-from outbox_relay.publisher.kept_keys import LONGEST_TOPIC
+from outbox_relay.publisher.records import LONGEST_TOPIC
 from tests.support.kafka_records import read_topic
 from tests.support.plain_inserts import connect, insert, insert_unchecked, wait_published
 from tests.support.relay_thread import RelayThread
@@ -112,7 +112,7 @@ def test_an_error_of_the_relay_itself_is_named_and_waited_out_without_a_crash(
         if broken:
             raise broken.pop(0)
 
-    monkeypatch.setattr(loop, "check_offsets", breaks)
+    monkeypatch.setattr(at_least_once, "check_offsets", breaks)
     with connect(database) as conn, RelayThread(database, bootstrap_servers) as relay:
         insert(conn, topic, "k", "k:1")
         wait_until(lambda: relay.find("delivery failed"), "the first one failed")

@@ -8,7 +8,8 @@ import time
 import psycopg
 import pytest
 
-from outbox_relay.publisher.service import Relay, RelayOptions
+from outbox_relay.publisher.opening import RelayOptions
+from outbox_relay.publisher.service import Relay
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
 from tests.support.locks import holding

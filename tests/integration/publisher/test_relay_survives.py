@@ -17,7 +17,8 @@ from outbox_relay.database.schema import SchemaError
 from outbox_relay.publisher import service
 from outbox_relay.publisher.finder import Finder
 from outbox_relay.publisher.leading import Leadership
-from outbox_relay.publisher.service import Relay, RelayOptions
+from outbox_relay.publisher.opening import RelayOptions
+from outbox_relay.publisher.service import Relay
 from tests.support.kafka_records import read_topic
 from tests.support.plain_inserts import Connection, connect, insert, wait_published
 from tests.support.waiting import wait_until
@@ -229,7 +230,7 @@ def test_the_relays_connections_notice_a_silent_server_within_a_lease(
     database: str, bootstrap_servers: str, given: dict[str, int]
 ) -> None:
     relay = Relay(RelayOptions(make_conninfo(database, **given), bootstrap_servers, lease=8))
-    with relay._connect() as conn:
+    with relay._options.connect() as conn:
         found = {each.keyword.decode(): (each.val or b"").decode() for each in conn.pgconn.info}
     assert found["keepalives_interval"] == "2"
     assert found["keepalives_count"] == "3"

@@ -8,7 +8,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from outbox_relay.publisher.service import Relay, RelayOptions
+from outbox_relay.publisher.opening import RelayOptions
+from outbox_relay.publisher.service import Relay
 from outbox_relay.publisher.session import Session
 from outbox_relay.testing.publishing import publish_all
 from tests.support.kafka_records import read_topic

@@ -21,10 +21,10 @@ from confluent_kafka.cimpl import NewTopic
 from outbox_local.stack.api import Stack
 from outbox_relay.publisher.errors import KafkaUnavailableError
 from outbox_relay.publisher.hands import topic_watch
+from outbox_relay.publisher.hands.topic_watch import Found, TopicWatch
 from outbox_relay.publisher.kafka import new_admin, producer_settings
-from outbox_relay.publisher.topic import Topic
-from outbox_relay.publisher.topic_lookup import TopicLookup
-from outbox_relay.publisher.topics import Found, Refresher
+from outbox_relay.publisher.records import Topic
+from outbox_relay.publisher.topics import TopicLookup
 from tests.support.kafka_records import compare, read_topic
 from tests.support.locks import holding
 from tests.support.plain_inserts import Connection, connect_as_service, insert, numbered, wait_published
@@ -152,13 +152,13 @@ def test_known_topics_flow_while_a_broker_holds_up_a_look_up(
     """Broker 2 is paused, as a machine that swaps: it takes requests and answers none."""
     monkeypatch.setattr(topic_watch, "REFRESH_S", 0.05)
     started: list[Future[Found]] = []
-    start = Refresher.start
+    begin = TopicWatch.begin
 
-    def note(refresher: Refresher, names: Iterable[str]) -> Future[Found]:
-        started.append(start(refresher, names))
+    def note(watch: TopicWatch, names: Iterable[str]) -> Future[Found]:
+        started.append(begin(watch, names))
         return started[-1]
 
-    monkeypatch.setattr(Refresher, "start", note)
+    monkeypatch.setattr(TopicWatch, "begin", note)
     with SecondBroker(private_stack) as broker, connect_as_service(private_database) as conn:
         topic, servers = broker.make_topic(on=1), broker.bootstrap_servers
         with RelayThread(private_database, servers) as relay:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -10,9 +10,8 @@ import pytest
 from outbox.partitioning.lanes import lane_of
 from outbox.partitioning.selectors import partition_of
 from outbox_relay.operations import registry_changes, relays
-from outbox_relay.publisher.hands.topic_watch import TopicWatch
+from outbox_relay.publisher.hands.topic_watch import Found, TopicWatch, Tried
 from outbox_relay.publisher.session import Session
-from outbox_relay.publisher.topics import Found
 from tests.support.kafka_records import Record, read_topic
 from tests.support.moved_keys import grow, wrong_of_moved
 from tests.support.outbox_command import outbox
@@ -97,8 +96,8 @@ def test_a_key_does_not_go_back_with_its_lane(
         # Nothing else than taking the lane lets A read the topic again.
         tend, kept = TopicWatch.tend, loop_of(a).topics
 
-        def seldom(watch: TopicWatch, due: Iterable[str], held: Collection[str] = ()) -> Found:
-            return {} if watch is kept else tend(watch, due, held)
+        def seldom(watch: TopicWatch, tried: Tried, held: Collection[str] = ()) -> tuple[Found, Tried]:
+            return ({}, {}) if watch is kept else tend(watch, tried, held)
 
         monkeypatch.setattr(TopicWatch, "tend", seldom)
         grow(moving.servers, moving.topic, AFTER)

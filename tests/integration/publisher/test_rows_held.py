@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 import pytest
 
-from outbox_relay.publisher import loop
 from outbox_relay.publisher.core.values import Item
+from outbox_relay.publisher.hands import at_least_once
 from outbox_relay.publisher.session import Session
 from outbox_relay.publisher.upkeep import repair
 from tests.support.kafka_records import compare, read_topic
@@ -177,7 +177,7 @@ def test_what_is_withheld_outlives_an_error_of_the_relay(
         parking.settle(session)
         with holding(database, HELD["the row of a lane"]):
             withhold(session, parking)
-            monkeypatch.setattr(loop, "check_offsets", check_offsets)
+            monkeypatch.setattr(at_least_once, "check_offsets", check_offsets)
             parking.send(parking.bad, 2)
             parking.send(parking.good, 2)
             turn_until(session, lambda: failing == [0], "an acknowledgement is not taken")

@@ -28,11 +28,10 @@ from outbox_relay.publisher import loop
 from outbox_relay.publisher.core import Core
 from outbox_relay.publisher.core.values import Page
 from outbox_relay.publisher.errors import KafkaUnavailableError
-from outbox_relay.publisher.finder import Finder, Scope, prepare_session
+from outbox_relay.publisher.finder import Finder, Slice, prepare_session
 from outbox_relay.publisher.hands import reads
-from outbox_relay.publisher.hands.topic_watch import TopicWatch
+from outbox_relay.publisher.hands.topic_watch import Found, TopicWatch
 from outbox_relay.publisher.lease import LeaseLostError
-from outbox_relay.publisher.topics import Found
 from tests.support.background_flushes import no_background_flushes
 from tests.support.kafka_records import read_topic
 from tests.support.lanes import take
@@ -47,7 +46,7 @@ from tests.support.waiting import wait_until
 NEXT_XID = "SELECT pg_catalog.pg_current_xact_id()::text::bigint"
 INSERTED = "SELECT pg_catalog.pg_current_wal_insert_lsn()"
 FLUSHED = "SELECT pg_catalog.pg_current_wal_flush_lsn() >= pg_catalog.pg_current_wal_insert_lsn()"
-ALL = Scope(frozenset(range(8)))
+ALL = Slice(frozenset(range(8)))
 
 
 @pytest.fixture

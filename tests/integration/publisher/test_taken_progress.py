@@ -18,7 +18,7 @@ WAITS = """
 """
 
 
-def test_progress_is_read_when_the_lock_of_taking_is_held(
+def test_floors_are_read_when_the_lock_of_taking_is_held(
     database: str, bootstrap_servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease, "TAKE_WAIT_S", 60.0)
@@ -35,6 +35,6 @@ def test_progress_is_read_when_the_lock_of_taking_is_held(
                 turn_until(owner, lambda: owner.counts.recorded == 1, "it is recorded")
                 locker.execute("UPDATE outbox.lease SET leased_until = now() WHERE owner <> 'taker'")
             recorded = conn.execute("SELECT snapshot::text FROM outbox.publication").fetchall()
-            progress = taken.result(60).progress
-            assert set(progress) == set(range(8))
-            assert [(str(known.snapshot),) for known in progress.values()] == recorded * 8
+            floors = taken.result(60).floors
+            assert set(floors) == set(range(8))
+            assert [(str(floor),) for floor in floors.values()] == recorded * 8

@@ -120,6 +120,6 @@ def test_a_taker_does_not_wait_for_its_own_lease(database: str) -> None:
             with pytest.raises(lease.LanesLockedError):
                 mine.take(conn, range(8))
             assert time.monotonic() - since < 1.0
-        assert set(mine.take(conn, range(8)).progress) == set(range(8))
+        assert set(mine.take(conn, range(8)).floors) == set(range(8))
         mine.release(conn)
         assert take(conn, "next", 60).lanes == frozenset(range(8))

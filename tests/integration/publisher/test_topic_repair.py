@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from outbox_relay.publisher import opening
 from outbox_relay.publisher.core.values import Limits
-from outbox_relay.publisher.hands import opening
 from tests.support.held_keys import hold_key, write_key
 from tests.support.outbox_command import Ran, outbox, succeed
 from tests.support.plain_inserts import Connection, insert, keys_of_lanes

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox_relay.publisher.upkeep import SWEEP
+from outbox_relay.publisher.upkeep import STATEMENTS as UPKEEP
 from tests.integration.retention.test_history_beside import Producers, Watch
 from tests.support.full_partitions import WIDTH, History
 from tests.support.outbox_command import Ran, outbox
@@ -178,7 +178,7 @@ def lost_to_the_sweep(history: History) -> list[Any]:
     snapshot = value(history.conn, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
     values = {"lowest": 1, "lowest_publication": 1, "lanes": list(range(8)), "xmax": snapshot, "xip": "{}"}
     values |= {"since_xmin": "3", "since_xmax": "3", "since_xip": "{}", "most": 100}
-    return history.conn.execute(SWEEP["lost"], values).fetchall()
+    return history.conn.execute(UPKEEP["lost"], values).fetchall()
 
 
 @pytest.mark.feature("H-13")

@@ -26,7 +26,7 @@ LANES: Tests = {
         f"{_HANDS}test_what_was_acknowledged_of_a_lost_lane_is_left_to_its_new_owner",
     ),
     "reads progress before it locks": (
-        f"{_P}test_taken_progress.py::test_progress_is_read_when_the_lock_of_taking_is_held",
+        f"{_P}test_taken_progress.py::test_floors_are_read_when_the_lock_of_taking_is_held",
     ),
     "reads a lane on after it is given back": (
         f"{_HANDS}test_what_is_behind_the_last_batch_is_published_by_the_next_owner",

@@ -16,7 +16,6 @@ from outbox_relay.cli.monitoring import Address
 from outbox_relay.monitoring.catalogue import METRICS, Families
 from outbox_relay.monitoring.relays import observe_relays
 from outbox_relay.monitoring.server import PATHS, AddressError, Monitoring, MonitoringServer
-from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.vitals import Vitals
 from tests.support import site
 from tests.support.scraping import get, probe, scrape
@@ -106,12 +105,12 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 def test_counts_of_earlier_sessions_stay(monitoring: Monitoring, port: int) -> None:
     vitals = Vitals()
-    vitals._counted = Counts(), Counts(recorded=5, batches=2)
+    vitals.counts.recorded, vitals.counts.batches = 5, 2
     vitals.end()
-    vitals._counted = vitals._counted[0], Counts(recorded=3)
-    vitals.ack.add(0.004)
-    vitals.ack.add(1_000.0)
-    vitals.age.add(-1.0)
+    vitals.counts.recorded += 3
+    vitals.counts.ack.add(0.004)
+    vitals.counts.ack.add(1_000.0)
+    vitals.counts.age.add(-1.0)
     observe_relays(monitoring, lambda: {"shop": vitals})
     found = scrape(port)
     assert found["outbox_published_messages_total",] == 8

@@ -10,7 +10,7 @@ import pytest
 from outbox_relay.publisher.core import Core
 from outbox_relay.publisher.hands.gates import Gates
 from outbox_relay.publisher.hands.topic_watch import TopicWatch
-from outbox_relay.publisher.topic import Topic
+from outbox_relay.publisher.records import Topic
 from tests.support.core_search.directed_calls import core_of
 
 

@@ -9,17 +9,22 @@ import psycopg
 import pytest
 
 from outbox_relay.publisher.core.values import Read
-from outbox_relay.publisher.finder import Scope
+from outbox_relay.publisher.finder import Slice
 from outbox_relay.publisher.hands.reads import Reads
 from outbox_relay.publisher.read_ahead import ListAhead
-from outbox_relay.publisher.snapshot import START, Snapshot
+from outbox_relay.publisher.snapshot import Difference, Snapshot
 
 
 @pytest.mark.parametrize(("is_open", "closed"), [(True, 1), (False, 0)])
 def test_a_list_that_is_taken_is_not_closed_once_more(*, is_open: bool, closed: int) -> None:
     submitted: list[Any] = []
     pool = cast("Any", SimpleNamespace(submit=submitted.append))
-    ahead = ListAhead(pool, cast("Any", None), START, Scope(frozenset({1})))
+    ahead = ListAhead(
+        pool,
+        cast("Any", None),
+        Difference(Snapshot(1, 1), Snapshot(2, 2), is_partial=False),
+        Slice(frozenset({1})),
+    )
     ahead.close()
     assert not submitted, "it was never made"
     ahead._listing = cast("Any", SimpleNamespace(is_open=is_open))

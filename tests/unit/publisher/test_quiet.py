@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from outbox_relay.publisher import local_wal
-from outbox_relay.publisher.local_wal import QUIET_S, Positions, Quiet
+from outbox_relay.publisher import wal
 from outbox_relay.publisher.prepared import Call
+from outbox_relay.publisher.wal import QUIET_S, Positions, Quiet
 
 NEVER = float("inf")
 
@@ -31,7 +31,7 @@ class Server:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
-    monkeypatch.setattr(local_wal, "KNOWN_S", -1.0)
+    monkeypatch.setattr(wal, "KNOWN_S", -1.0)
     return Server()
 
 
@@ -68,7 +68,7 @@ def test_a_server_that_waits_for_a_standby_is_never_quiet(server: Server) -> Non
 def test_relays_of_one_server_ask_once_and_those_of_another_one_for_themselves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(local_wal, "KNOWN_S", 3600.0)
+    monkeypatch.setattr(wal, "KNOWN_S", 3600.0)
     positions, one, other = Positions(), Server(), Server(b"another")
     for server in (one, one, one, other):
         quiet(server, positions).lasts(0.0, NEVER)

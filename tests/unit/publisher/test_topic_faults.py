@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError
 
-from outbox_relay.publisher.probe import lacks_replicas
-from outbox_relay.publisher.topic_lookup import _refused
+from outbox_relay.publisher.topics import _refused, lacks_replicas
 
 
 @pytest.mark.parametrize(

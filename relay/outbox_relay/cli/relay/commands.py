@@ -26,13 +26,13 @@ from outbox_relay.cli.relay.retain import retain_options, retention
 from outbox_relay.cli.relay.traced import traced, tracing_option
 from outbox_relay.cli.types import Number, ShardType
 from outbox_relay.database.rights import needing
-from outbox_relay.publisher.guarantee import Guarantee
 from outbox_relay.publisher.hands.silence import LEAST_PATIENCE_S, PATIENCE_S
 from outbox_relay.publisher.kafka import KafkaSettingError
-from outbox_relay.publisher.replication import PublishAfter
-from outbox_relay.publisher.service import Relay, RelayOptions, UnsettledError
+from outbox_relay.publisher.opening import RelayOptions
+from outbox_relay.publisher.service import Relay, UnsettledError
 from outbox_relay.publisher.several import Relays
-from outbox_relay.publisher.shard import Shard
+from outbox_relay.publisher.shard import Guarantee, Shard
+from outbox_relay.publisher.wal import PublishAfter
 from outbox_relay.text import logs
 
 

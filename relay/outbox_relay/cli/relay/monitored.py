@@ -11,7 +11,8 @@ from outbox_relay.monitoring.figures import Figures, observe_figures
 from outbox_relay.monitoring.relays import observe_relays
 from outbox_relay.monitoring.server import Monitoring
 from outbox_relay.operations.consumer_lag import KafkaOffsets
-from outbox_relay.publisher.service import Relay, RelayOptions
+from outbox_relay.publisher.opening import RelayOptions
+from outbox_relay.publisher.service import Relay
 from outbox_relay.publisher.several import Relays
 from outbox_relay.publisher.vitals import Vitals
 from outbox_relay.text import logs

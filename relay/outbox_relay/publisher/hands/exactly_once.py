@@ -8,8 +8,7 @@ intent lists what to record. It pauses, and wakes up fenced: it asks PostgreSQL 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from operator import attrgetter
@@ -19,12 +18,10 @@ from confluent_kafka import KafkaException
 from outbox_relay.publisher.core import Core
 from outbox_relay.publisher.core.streams import NO_PRODUCER
 from outbox_relay.publisher.core.transactions import NotProvenError, Transactions
-from outbox_relay.publisher.core.values import Batch, Item, Scope
-from outbox_relay.publisher.counts import Counts
-from outbox_relay.publisher.errors import TOPICS_FAULT, Unpublishable
+from outbox_relay.publisher.core.values import Batch, Item, Row, Scope
+from outbox_relay.publisher.errors import PAUSE_LAST_S, TOPICS_FAULT, PauseAfterFailure, Unpublishable
 from outbox_relay.publisher.finder import MESSAGE_ID, born
 from outbox_relay.publisher.hands.gates import Gates
-from outbox_relay.publisher.hands.pauses import PAUSE_LAST_S, PauseAfterFailure
 from outbox_relay.publisher.hands.proving import ABSENT, not_proven, refusal
 from outbox_relay.publisher.hands.rows import Rows
 from outbox_relay.publisher.hands.senders import OFFSETS_TOPIC
@@ -33,6 +30,7 @@ from outbox_relay.publisher.hands.spans import Spans
 from outbox_relay.publisher.hands.transactional import Failed, TransactionalWires
 from outbox_relay.publisher.hands.writes import Writes
 from outbox_relay.publisher.kafka import readable
+from outbox_relay.publisher.vitals import Counts
 from outbox_relay.text.logs import Log
 
 KEEP_EVERY_S = 3600.0
@@ -186,7 +184,11 @@ class ExactlyOnce:
         self.batches.seal(self.core.is_moving, is_empty=now >= self._keep_at and not self.core.is_stopping)
         return bool(self.batches.intents())
 
-    def send(self) -> None:
+    def in_doubt(self) -> Iterable[Row]:
+        """Return nothing: the next leader proves batches before anything else is sent."""
+        return ()
+
+    def send(self, now: float) -> None:
         """Send the next batch, if its intent is written."""
         if self.wires.is_replacing or (batch := self.batches.begin()) is None:
             return
@@ -195,4 +197,4 @@ class ExactlyOnce:
         failed = self.wires.begin(batch)
         self.counts.published += self.wires.handed - handed
         if failed is not None:
-            self._fail(failed, time.monotonic())
+            self._fail(failed, now)

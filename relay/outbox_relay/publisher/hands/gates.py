@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
 from typing import cast
 
 from outbox_relay.publisher.core import Core
 from outbox_relay.publisher.core.values import Scope
 from outbox_relay.publisher.errors import Unpublishable
 from outbox_relay.publisher.hands.rows import TopicCount
-from outbox_relay.publisher.hands.topic_watch import TopicWatch
+from outbox_relay.publisher.hands.topic_watch import Found, TopicWatch, Tried
 from outbox_relay.publisher.hands.transactional import TransactionalWires
 from outbox_relay.publisher.hands.wires import Wires
 from outbox_relay.publisher.hands.writes import Writes
-from outbox_relay.publisher.records import UNNAMED
-from outbox_relay.publisher.topic import Topic
+from outbox_relay.publisher.records import UNNAMED, Topic
 from outbox_relay.text.logs import Log
 
+NO_TRIES: Tried = {}
 MOST_RELEASED = 200
 """Held keys and messages of a topic that are drained at a time because somebody asked for it."""
 
@@ -36,22 +35,14 @@ class Gates:
         self._topics = topics
         self._writes = writes
         self._wires = wires
-        self._requested: dict[Scope, float] = {}
-        """Holds that somebody asked to release, and when, that are not released yet."""
-        self._asked: dict[Scope, float] = {}
-        """Those of which that was known as topics began to be read."""
 
     def look(self, now: float) -> None:
         """Take what operators asked for, and what Kafka and the registry list of topics."""
-        self._requested = self._read_requests() if self._writes.holds.by_scope else {}
-        # Read first: what is known of a topic may be what was wrong.
-        tried = {*self._requested, *self._core.holds.due(now)}
+        requests = self._read_requests() if self._writes.holds.by_scope else {}
+        tried = {**requests, **{scope: requests.get(scope) for scope in self._core.holds.due(now)}}
         held = {scope.topic for scope in self._core.holds.by_scope if scope.kind == "topic"}
-        before = self._topics.tried
-        found = self._topics.tend({scope.topic for scope in tried}, held)
-        if self._topics.tried is not before:
-            self._asked = self._requested
-        self.meet(found)
+        # Read first: what is known of a topic may be what was wrong.
+        self.meet(*self._topics.tend(tried, held))
 
     def _read_requests(self) -> dict[Scope, float]:
         """Return what somebody asked to release, but what is released already, or cannot be yet.
@@ -72,12 +63,12 @@ class Gates:
         ]
         requested = self._writes.holds.requested(passed)
         for scope in [scope for scope in requested if scope.topic.endswith(UNNAMED)]:
-            self._writes.holds.act(scope, requested.pop(scope))
+            self._writes.holds.act({scope: requested.pop(scope)})
             holds.release(scope)  # Kafka cannot be asked about it
         return requested
 
-    def meet(self, found: Mapping[str, Topic | Unpublishable]) -> None:
-        """Use what was read of topics."""
+    def meet(self, found: Found, tried: Tried = NO_TRIES) -> None:
+        """Use what was read of topics, and release the holds that were to be tried when that began."""
         now = time.monotonic()
         for name, topic in found.items():
             self._topics.unlisted.discard(name)
@@ -99,19 +90,21 @@ class Gates:
             self._core.set_count(name, (topic.partitions, topic.selector))
             skipping = self._core.topics.skip_ahead - {name}
             self._core.topics.skip_ahead = skipping | {name} if topic.skip_ahead else skipping
-            self._try_again(topic, now, was_closed=was_closed)
+            self._try_again(topic, tried, now, was_closed=was_closed)
 
-    def _try_again(self, topic: Topic, now: float, *, was_closed: bool) -> None:
+    def _try_again(self, topic: Topic, tried: Tried, now: float, *, was_closed: bool) -> None:
         """Release the holds of a topic that Kafka takes messages of again."""
-        known = (*self._asked, *self._core.holds.due(now)) if topic.name in self._topics.tried else ()
-        # Those first that were asked for first.
-        tried = [*dict.fromkeys(scope for scope in known if scope.topic == topic.name)]
-        for scope in tried:
-            self._writes.holds.act(scope, self._asked.pop(scope, None))
+        due = self._core.holds.due(now)
+        mine = {
+            scope: asked_at
+            for scope, asked_at in tried.items()
+            if scope.topic == topic.name and (asked_at is not None or scope in due)
+        }
+        self._writes.holds.act(mine)
         whole = Scope("topic", topic.name)
-        if was_closed or whole in tried:
+        if was_closed or whole in mine:
             self._core.holds.release(whole, is_resumed=True)
-        for scope in tried:
+        for scope in mine:  # those first that were asked for first
             if scope == whole:
                 continue
             if scope.kind == "partition" and scope.part in topic.leaderless | topic.short:

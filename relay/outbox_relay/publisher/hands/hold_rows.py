@@ -6,7 +6,7 @@ Where that number is in use, because the same message began another hold, it is 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 import psycopg
@@ -15,7 +15,7 @@ from outbox.statements import Statements, array_text
 from outbox_relay.publisher.core.values import NOWHERE, Claim, Count, Scope
 from outbox_relay.publisher.finder import KEY, LANE, MESSAGE_ID, ORDER_KEY, QUEUE, RawRow
 from outbox_relay.publisher.hands.rows import TopicCount
-from outbox_relay.publisher.kept_keys import FIRST_BYTES, LONGEST_KEY
+from outbox_relay.publisher.records import FIRST_BYTES, LONGEST_KEY
 
 STATEMENTS = Statements("outbox_relay/publisher/hands/writes.sql")
 
@@ -24,22 +24,19 @@ MOST_REQUESTS = 1_000
 
 
 class HoldRow(NamedTuple):
-    """A row to insert."""
+    """A row to insert, and its hold; of a partition, with the count and the selector that the topic's keys go by."""
 
+    scope: Scope
     number: int
     lane: int
-    scope: Scope
+    topic: str
+    partition: Hashable
+    partitions: int | None
+    selector: str | None
+    queue: int | None
     order_key: bytes | None
     head: int
     error: str
-    topic_count: TopicCount | None
-    """Of a partition, what the topic's keys go by."""
-
-    @property
-    def queue(self) -> int | None:
-        """The queue that it holds, if it is one."""
-        part = self.scope.part
-        return part if self.scope.kind == "key" and isinstance(part, int) else None
 
 
 class HoldRows:
@@ -130,10 +127,15 @@ class HoldRows:
         while number in self.scope_of:
             number += step
         self.note(scope, raw[LANE], number)
-        has_key = scope.kind == "key" and raw[QUEUE] is None
+        partition, count = None, cast("tuple[int | None, str | None]", (None, None))
+        if scope.kind == "partition":
+            partition, count = scope.part, cast("TopicCount", self.counts[scope.topic])
+        queue = raw[QUEUE] if scope.kind == "key" else None
+        has_key = scope.kind == "key" and queue is None
         order_key = (raw[KEY] if raw[ORDER_KEY] is None else raw[ORDER_KEY]) if has_key else None
-        count = cast("TopicCount", self.counts[scope.topic]) if scope.kind == "partition" else None
-        return HoldRow(number, raw[LANE], scope, order_key, id_, error, count)
+        return HoldRow(
+            scope, number, raw[LANE], scope.topic, partition, count[0], count[1], queue, order_key, id_, error
+        )
 
     def requested(self, passed: Collection[Scope]) -> dict[Scope, float]:
         """Read which holds somebody has asked to release, and when; some are passed over, and what was acted on."""
@@ -147,10 +149,9 @@ class HoldRows:
                 found[scope] = max(at, found.get(scope, at))
         return found
 
-    def act(self, scope: Scope, requested_at: float | None) -> None:
-        """Note that a hold is released because of a request; None: because of none."""
-        if requested_at is not None:
-            self.acted[scope] = requested_at
+    def act(self, requests: Mapping[Scope, float | None]) -> None:
+        """Note that holds are released because of requests of these times; None: because of none."""
+        self.acted.update((scope, at) for scope, at in requests.items() if at is not None)
 
 
 def _scope(
@@ -165,20 +166,15 @@ def _scope(
     return Scope("key", topic, queue if queue is not None else order_key)
 
 
+COLUMNS = (
+    "numbers", "lanes", "topics", "parts", "partitions", "selectors", "queues", "order_keys", "heads", "errors",
+)  # fmt: skip
+
+
 def values_of(rows: Collection[HoldRow]) -> dict[str, Any]:
-    """Return what `begin_holds` binds."""
-    return {
-        "numbers": array_text(row.number for row in rows),
-        "lanes": array_text(row.lane for row in rows),
-        "topics": [row.scope.topic for row in rows],
-        "parts": [row.scope.part if row.scope.kind == "partition" else None for row in rows],
-        "partitions": [None if row.topic_count is None else row.topic_count[0] for row in rows],
-        "selectors": [None if row.topic_count is None else row.topic_count[1] for row in rows],
-        "queues": [row.queue for row in rows],
-        "order_keys": [row.order_key for row in rows],
-        "heads": array_text(row.head for row in rows),
-        "errors": [row.error for row in rows],
-    }
+    """Return what `begin_holds` binds: each column as an array."""
+    _, *columns = zip(*rows, strict=True)
+    return {name: [*column] for name, column in zip(COLUMNS, columns, strict=True)}
 
 
 def raw_of(claim: Claim) -> RawRow:

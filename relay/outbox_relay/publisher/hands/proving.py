@@ -12,7 +12,8 @@ delivers at least once takes over all the same, and publishes again what may be 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
@@ -23,7 +24,6 @@ from confluent_kafka import KafkaException
 from outbox.statements import Statements, array_text
 from outbox_relay.publisher.core.transactions import NotProvenError
 from outbox_relay.publisher.core.values import Item, Proof, Row, Write
-from outbox_relay.publisher.guarantee import Guarantee
 from outbox_relay.publisher.hands.published import records_of
 from outbox_relay.publisher.hands.senders import check
 from outbox_relay.publisher.hands.transactional import TransactionalWires
@@ -31,13 +31,12 @@ from outbox_relay.publisher.hands.writes import STATEMENTS as WRITE_STATEMENTS
 from outbox_relay.publisher.kafka import readable
 from outbox_relay.publisher.lease import Lease, LeaseLostError
 from outbox_relay.publisher.partitions import LivePartitions
-from outbox_relay.publisher.shard import Shard
+from outbox_relay.publisher.shard import Guarantee, Shard
 from outbox_relay.publisher.snapshot import Snapshot
 from outbox_relay.text.errors import OperatorError
 from outbox_relay.text.logs import Log
 
 STATEMENTS = Statements("outbox_relay/publisher/hands/batches.sql")
-RECORD = Statements("outbox_relay/publisher/publications.sql")["record"]
 
 FIRST = Proof(0, "")
 """The batch of a shard that begins."""
@@ -87,13 +86,12 @@ _REFUSALS = {
         "the topic __consumer_offsets has one partition, and the offsets of two producers need two",
         "let the brokers make that topic with offsets.topic.num.partitions=2 or more",
     ),
-    "_UNSUPPORTED_FEATURE": (
-        "the broker has no transactions",
-        "use Kafka 2.5 or newer, or --delivery at-least-once",
-    ),
-    "UNSUPPORTED_VERSION": (
-        "the broker has no transactions of this kind",
-        "use Kafka 2.5 or newer, or --delivery at-least-once",
+    **dict.fromkeys(
+        ("_UNSUPPORTED_FEATURE", "UNSUPPORTED_VERSION"),
+        (
+            "the broker has no transactions of this kind",
+            "use Kafka 2.5 or newer, or --delivery at-least-once",
+        ),
     ),
 }
 
@@ -112,6 +110,18 @@ def refusal(code: str, text: str, name: str) -> DeliveryError | None:
     return DeliveryError(f"{code}: {known[0]} ({name}): {text}\n{known[1]}")
 
 
+@contextmanager
+def naming_refusals(name: str) -> Iterator[None]:
+    """Raise a DeliveryError for an error of Kafka that no waiting repairs."""
+    try:
+        yield
+    except KafkaException as error:
+        found = refusal(error.args[0].name(), readable(error), name)
+        if found is None:
+            raise
+        raise found from error
+
+
 def require_transactions(conn: psycopg.Connection[Any], settings: Mapping[str, Any], shard: Shard) -> None:
     """Find out whether Kafka lets this relay deliver exactly once, before it takes lanes.
 
@@ -120,13 +130,8 @@ def require_transactions(conn: psycopg.Connection[Any], settings: Mapping[str, A
         KafkaException: Kafka does not reply.
     """
     name = f"{_base(conn, shard)}-check"
-    try:
+    with naming_refusals(name):
         check(settings, name)
-    except KafkaException as error:
-        found = refusal(error.args[0].name(), readable(error), name)
-        if found is None:
-            raise
-        raise found from error
 
 
 def _base(conn: psycopg.Connection[Any], shard: Shard) -> str:
@@ -207,7 +212,7 @@ class Proving:
 
     def _prove(self, shard: str, wires: TransactionalWires) -> Proof:
         known = self._intents(shard)
-        try:
+        with naming_refusals(wires.name):
             try:
                 shown = wires.offset(stable=False)
                 # What is behind all of them may only be late: Kafka replies before it writes the marker.
@@ -224,14 +229,7 @@ class Proving:
                 return ABSENT
             if offset is None:
                 wires.commit_nothing(FIRST)
-                offset = FIRST
-        except KafkaException as error:
-            code = error.args[0].name()
-            refused = refusal(code, readable(error), wires.name)
-            if refused is None:
-                raise
-            raise refused from error
-        return offset
+            return FIRST if offset is None else offset
 
     def _intents(self, shard: str) -> list[Proof]:
         rows = self.conn.execute(STATEMENTS["intents"], {"shard": shard}).fetchall()
@@ -297,7 +295,7 @@ class Proving:
         for record in records_of(write, of_all, self.partitions.bounds()):
             count = record["positions"].count(",") + 1
             unknown = array_text(["NULL"] * count)
-            self.conn.execute(RECORD, {**record, "offsets": unknown})
+            self.conn.execute(WRITE_STATEMENTS["record"], {**record, "offsets": unknown})
         self.conn.execute(WRITE_STATEMENTS["settle"], {"ids": array_text(id_ for id_, _, _ in rows)})
 
     def _lock(self) -> None:

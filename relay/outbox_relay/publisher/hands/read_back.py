@@ -32,7 +32,6 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka import Message as Record
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from outbox import wire
@@ -42,10 +41,10 @@ from outbox_relay.publisher.core.values import Row
 from outbox_relay.publisher.finder import BODY, KEY, MESSAGE_ID
 from outbox_relay.publisher.kafka import new_admin, new_log_reader, readable
 from outbox_relay.publisher.lease import Lease
-from outbox_relay.publisher.topic import Topic
+from outbox_relay.publisher.records import Topic
 from outbox_relay.text.logs import Log
 
-STATEMENTS = Statements("outbox_relay/publisher/hands/read_back.sql")
+STATEMENTS = Statements("outbox_relay/publisher/finder.sql")
 BATCHES = Statements("outbox_relay/publisher/hands/batches.sql")
 
 MOST_RECORDS = 100_000
@@ -90,7 +89,7 @@ class Extent:
     """Whether all records are behind the last recorded one."""
 
 
-class ReadBack:
+class ReadingBack:
     """Reads back for one loop."""
 
     def __init__(self, conn: psycopg.Connection[Any], lease: Lease, settings: Mapping[str, Any]) -> None:
@@ -155,9 +154,8 @@ class ReadBack:
         try:
             before = _identities(admin, of_names)
             parts = self._plan(admin, led)
-            logs = _Reader(self._settings, parts, time.monotonic() + self._seconds).read(
-                only_committed=self._had_transactions()
-            )
+            until = time.monotonic() + self._seconds
+            logs = _read_logs(self._settings, parts, until, only_committed=self._had_transactions())
             after = _identities(admin, of_names)
         except (KafkaException, TimeoutError) as error:
             self._report(readable(error), names)
@@ -223,90 +221,87 @@ class ReadBack:
             self._records -= max(part.end - part.begin, 0)
 
 
-class _Reader:
-    """Reads partitions with consumers of assigned partitions, which join no group."""
+def _read_logs(
+    settings: Mapping[str, Any], parts: Mapping[Name, Extent], until: float, *, only_committed: bool
+) -> dict[Name, dict[str, LastRecord]]:
+    """Return, for each partition that was read to its end, the last record of each message.
 
-    def __init__(self, settings: Mapping[str, Any], parts: Mapping[Name, Extent], until: float) -> None:
-        self._settings = settings
-        self._parts = parts
-        self._until = until
-        self._records: dict[Name, list[tuple[int, str, int]]] = {name: [] for name in parts}
+    Args:
+        settings: of the producers.
+        parts: what to read.
+        until: when to give up (monotonic seconds).
+        only_committed: end at the first open transaction.
+    """
+    stable = {name: (part.begin, min(part.stable, part.end)) for name, part in parts.items()}
+    found = _consume(settings, stable, until, committed=True)
+    if not only_committed:
+        rest = {name: (max(parts[name].begin, parts[name].stable), parts[name].end) for name in found}
+        more = _consume(settings, rest, until, committed=False)
+        found = {name: found[name] + more[name] for name in more}
+    return {
+        name: _last(records, is_behind_record=parts[name].is_behind_record) for name, records in found.items()
+    }
 
-    def read(self, *, only_committed: bool = False) -> dict[Name, dict[str, LastRecord]]:
-        """Return, for each partition that was read to its end, the last record of each message.
 
-        Args:
-            only_committed: end at the first open transaction.
-        """
-        stable = {name: (part.begin, min(part.stable, part.end)) for name, part in self._parts.items()}
-        done = self._consume(stable, committed=True)
-        if only_committed:
-            return {name: self._last(name) for name in done}
-        rest = {name: (max(part.begin, part.stable), part.end) for name, part in self._parts.items()}
-        done &= self._consume({name: span for name, span in rest.items() if name in done}, committed=False)
-        return {name: self._last(name) for name in done}
+def _consume(
+    settings: Mapping[str, Any], spans: Mapping[Name, tuple[int, int]], until: float, *, committed: bool
+) -> dict[Name, list[tuple[int, str, int]]]:
+    """Read offset, message id and content of records; return those of partitions of which all were read.
 
-    def _consume(self, spans: Mapping[Name, tuple[int, int]], *, committed: bool) -> set[Name]:
-        """Read records of some offsets; return the partitions of which all were read."""
-        ends = {name: end for name, (begin, end) in spans.items() if begin < end}
-        failed: set[Name] = set()
-        if ends:
-            consumer = new_log_reader(self._settings, committed=committed)
-            try:
-                consumer.assign([TopicPartition(*name, spans[name][0]) for name in ends])
-                failed = self._take(consumer, ends)
-            finally:
-                consumer.close()
-        return set(spans) - failed - ends.keys()
+    It is a consumer of assigned partitions, which joins no group.
+    """
+    ends = {name: end for name, (begin, end) in spans.items() if begin < end}
+    found: dict[Name, list[tuple[int, str, int]]] = {name: [] for name in spans}
+    if ends:
+        consumer = new_log_reader(settings, committed=committed)
+        try:
+            consumer.assign([TopicPartition(*name, spans[name][0]) for name in ends])
+            _take(consumer, ends, found, until)
+        finally:
+            consumer.close()
+    return {name: records for name, records in found.items() if name not in ends}
 
-    def _take(self, consumer: Consumer, ends: dict[Name, int]) -> set[Name]:
-        """Take records until no partition is left in `ends`; return those that cannot be read."""
-        failed: set[Name] = set()
-        idle_at = time.monotonic() + REPLY_S
-        while ends and time.monotonic() < min(self._until, idle_at):
-            records = consumer.consume(1, 0.1)
-            if records:
-                records += consumer.consume(TOGETHER, 0)
-                idle_at = time.monotonic() + REPLY_S
-            for record in records:
-                name: Any = record.topic(), record.partition()
-                end = ends.get(name)
-                if end is None:  # read to its end, or an error of no partition: the group, which is of no use
-                    continue
-                error = record.error()
-                if error is None:
-                    is_done = self._note(name, record, end)
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    is_done = True
-                else:
-                    is_done = True
-                    failed.add(name)
-                if is_done:
-                    del ends[name]
-                    consumer.pause([TopicPartition(*name)])
-        return failed
 
-    def _note(self, name: Name, record: Record, end: int) -> bool:
-        """Note a record with a message id; return whether it is the last one, or behind it."""
-        offset: Any = record.offset()
-        headers: Any = record.headers() or []
-        for header, value in headers:
-            if header == wire.ID and offset < end:
-                self._records[name].append(
-                    (offset, value.decode(errors="replace"), hash((record.key(), record.value())))
-                )
-                break
-        return bool(offset >= end - 1)
+def _take(
+    consumer: Consumer, ends: dict[Name, int], found: dict[Name, list[tuple[int, str, int]]], until: float
+) -> None:
+    """Take records until no partition is left in `ends`; one that cannot be read is left out of `found`."""
+    idle_at = time.monotonic() + REPLY_S
+    while ends and time.monotonic() < min(until, idle_at):
+        records = consumer.consume(1, 0.1)
+        if records:
+            records += consumer.consume(TOGETHER, 0)
+            idle_at = time.monotonic() + REPLY_S
+        for record in records:
+            name: Any = (record.topic(), record.partition())
+            end = ends.get(name)
+            if end is None:  # read to its end, or an error of no partition: the group, which is of no use
+                continue
+            error = record.error()
+            offset: Any = record.offset()
+            if error is None and offset < end:
+                headers: Any = record.headers() or []
+                message_id = next((value for header, value in headers if header == wire.ID), None)
+                if message_id is not None:
+                    content = hash((record.key(), record.value()))
+                    found[name].append((offset, message_id.decode(errors="replace"), content))
+            if error is None and offset < end - 1:
+                continue
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                del found[name]
+            del ends[name]
+            consumer.pause([TopicPartition(*name)])
 
-    def _last(self, name: Name) -> dict[str, LastRecord]:
-        found: dict[str, LastRecord] = {}
-        below = inf
-        for offset, message_id, content in reversed(self._records[name]):
-            if message_id not in found:
-                found[message_id] = LastRecord(offset, content, below)
-            if not self._parts[name].is_behind_record:
-                below = min(below, _row_id(message_id))
-        return found
+
+def _last(records: list[tuple[int, str, int]], *, is_behind_record: bool) -> dict[str, LastRecord]:
+    found: dict[str, LastRecord] = {}
+    below = inf
+    for offset, message_id, content in reversed(records):
+        if message_id not in found:
+            found[message_id] = LastRecord(offset, content, below)
+        if not is_behind_record:
+            below = min(below, _row_id(message_id))
+    return found
 
 
 def _find(row: Row, known: Mapping[str, LastRecord]) -> LastRecord | None:

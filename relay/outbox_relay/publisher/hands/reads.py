@@ -14,8 +14,7 @@ import psycopg
 from psycopg import IsolationLevel
 
 from outbox.statements import Statements
-from outbox_relay.publisher.core.values import THE_REST, Read
-from outbox_relay.publisher.core.values import Scope as HoldScope
+from outbox_relay.publisher.core.values import THE_REST, Read, Scope
 from outbox_relay.publisher.finder import (
     ID,
     POSITION,
@@ -23,16 +22,16 @@ from outbox_relay.publisher.finder import (
     WAITING,
     WITHHELD,
     Finder,
-    Poll,
     RawRow,
-    Scope,
+    Slice,
 )
 from outbox_relay.publisher.partitions import LivePartitions
+from outbox_relay.publisher.polls import Poll
 from outbox_relay.publisher.prepared import Rider
 from outbox_relay.publisher.read_ahead import QUANTUM, ListAhead, ReadAhead
-from outbox_relay.publisher.snapshot import EVERYTHING, Progress, Snapshot
+from outbox_relay.publisher.snapshot import EVERYTHING, Difference, Snapshot
 
-STATEMENTS = Statements("outbox_relay/publisher/hands/reads.sql")
+STATEMENTS = Statements("outbox_relay/publisher/finder.sql")
 
 SORT_S = 0.25
 """So long a tail finds groups that do not fit its page. Each poll of it reads again what those before it left out."""
@@ -83,7 +82,7 @@ class Reads:
     partitions: LivePartitions
     ahead: ReadAhead
     lanes: frozenset[int]
-    announced: dict[HoldScope, Announced] = field(default_factory=dict)
+    announced: dict[Scope, Announced] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
     """Ids that waited for a hold and are not to be published any more."""
     hashes: dict[str, int] = field(default_factory=dict)
@@ -165,11 +164,11 @@ class Reads:
             rows, poll.snapshot, heavy=tuple(heavy), is_flushed=poll.needs_no_barrier, asked_at=began
         )
 
-    def _without(self, groups: Collection[Hashable]) -> Scope:
-        return Scope(self.lanes, without=frozenset(group for group in groups if isinstance(group, int)))
+    def _without(self, groups: Collection[Hashable]) -> Slice:
+        return Slice(self.lanes, without=frozenset(group for group in groups if isinstance(group, int)))
 
     def _polls(
-        self, base: Snapshot, scope: Scope, joins: dict[Hashable, Snapshot], rider: Rider | None
+        self, base: Snapshot, scope: Slice, joins: dict[Hashable, Snapshot], rider: Rider | None
     ) -> dict[Hashable, Poll]:
         """Poll the tail (None) and what joins it, in one snapshot."""
         while True:
@@ -193,7 +192,7 @@ class Reads:
                 return polls  # there is no such partition yet, so there is no row in it
 
     def _together(
-        self, base: Snapshot, scope: Scope, joins: dict[Hashable, Snapshot]
+        self, base: Snapshot, scope: Slice, joins: dict[Hashable, Snapshot]
     ) -> dict[Hashable, Poll]:
         conn = self.finder.conn
         conn.isolation_level = IsolationLevel.REPEATABLE_READ
@@ -206,12 +205,12 @@ class Reads:
         finally:
             conn.isolation_level = None
 
-    def _of_group(self, group: Hashable) -> Scope:
+    def _of_group(self, group: Hashable) -> Slice:
         assert isinstance(group, int)  # noqa: S101  (rows come with the hash of their topic)
-        return Scope(self.lanes, topic=group)
+        return Slice(self.lanes, topic=group)
 
     def _too_many(
-        self, read: Read, polls: dict[Hashable, Poll], scope: Scope, joins: dict[Hashable, Snapshot]
+        self, read: Read, polls: dict[Hashable, Poll], scope: Slice, joins: dict[Hashable, Snapshot]
     ) -> list[Hashable]:
         """Return the groups to leave out: what was found is more than a page. None: it fits."""
         full = [group for group in joins if polls[group].more]
@@ -256,9 +255,9 @@ class Reads:
         assert base is not None and until is not None  # noqa: S101, PT018  (of a list)
         one = self._lists.get(read.group)
         if one is None:
-            progress = Progress(until, base, 0, is_partial=read.compare)
+            difference = Difference(base, until, read.compare)
             scope = self._without(read.apart) if read.group == THE_REST else self._of_group(read.group)
-            one = self._lists[read.group] = self.ahead.list(progress, scope)
+            one = self._lists[read.group] = self.ahead.list(difference, scope)
         size = min(read.rows, max(LEAST_AHEAD, AHEAD // (len(read.apart) or 1)))
         if self.has_tail:
             size = min(size, QUANTUM)

@@ -15,18 +15,21 @@ from outbox.partitioning.selectors import partition_of
 from outbox_relay.publisher.core.values import Row
 from outbox_relay.publisher.errors import Unpublishable
 from outbox_relay.publisher.finder import KEY, ORDER_KEY, POSITION, QUEUE, SELECTOR, RawRow
-from outbox_relay.publisher.kept_keys import LONGEST_KEY, LONGEST_TOPIC, kept
 from outbox_relay.publisher.records import (
+    LONGEST_KEY,
+    LONGEST_TOPIC,
+    ROOM,
     UNNAMED,
     Headers,
+    Topic,
     check_size,
     decode_headers,
+    kept,
     keyless,
     reason_of,
     select,
     too_large,
 )
-from outbox_relay.publisher.topic import ROOM, Topic
 
 # Names in this module's own dictionary are looked up faster.
 _ID, _BORN_AT, _DELIVER_AT, _TAGS, _KEYS = wire.ID, wire.BORN_AT, wire.DELIVER_AT, wire.TAGS, wire.KEYS

@@ -14,8 +14,7 @@ from confluent_kafka import Producer as KafkaProducer
 
 from outbox_relay.publisher.core.values import Batch, Item
 from outbox_relay.publisher.hands.wires import Reports, Wire
-from outbox_relay.publisher.kafka import QUEUE_KBYTES, new_log_reader, new_producer
-from outbox_relay.publisher.producers import Disturbance
+from outbox_relay.publisher.kafka import QUEUE_KBYTES, Disturbance, new_log_reader, new_producer
 
 OFFSETS_TOPIC = "__consumer_offsets"
 """The topic whose partitions the offsets name. Kafka insists on one that exists; no user can delete this one."""

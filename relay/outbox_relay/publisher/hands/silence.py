@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from outbox.backoff import Backoff
 from outbox_relay.publisher.errors import KafkaUnavailableError
 from outbox_relay.publisher.hands.wires import Wire
-from outbox_relay.publisher.probe import PartitionState
+from outbox_relay.publisher.topics import PartitionState
 from outbox_relay.text.logs import Log, inherit
 
 CHECK_EVERY_S = 0.1

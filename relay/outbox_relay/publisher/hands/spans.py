@@ -23,7 +23,7 @@ Begin = Callable[[Sequence[RawRow]], Traced]
 
 
 @dataclass(slots=True)
-class Batch:
+class SentTogether:
     """The span of messages that were sent together, and how many of them are not recorded."""
 
     span: Traced
@@ -35,7 +35,7 @@ class Spans:
     """Begins a span for the messages of each turn, and ends it."""
 
     begin: Begin | None
-    _open: dict[int, Batch] = field(default_factory=dict)
+    _open: dict[int, SentTogether] = field(default_factory=dict)
     """By id, the batch that a message was sent with last."""
 
     def sent(self, messages: Collection[tuple[Item, Producer]]) -> None:
@@ -43,27 +43,21 @@ class Spans:
         if self.begin is None or not messages:
             return
         items = [item for item, _ in messages]
-        self.ended(items, "not_recorded")  # those that were sent before
-        batch = Batch(
-            self.begin([cast("tuple[RawRow, object]", item.row.content)[0] for item in items]), len(items)
-        )
+        self.ended((item.row.id for item in items), "not_recorded")  # those that were sent before
+        span = self.begin([cast("tuple[RawRow, object]", item.row.content)[0] for item in items])
+        batch = SentTogether(span, len(items))
         self._open.update((item.row.id, batch) for item in items)
 
-    def ended(self, items: Collection[Item], error: str | None = None) -> None:
-        """Note messages that are recorded, or are not going to be."""
-        self.ended_ids((item.row.id for item in items), error)
-
-    def ended_ids(self, ids: Iterable[int], error: str | None = None) -> None:
-        """Do the same for messages by their ids."""
+    def ended(self, ids: Iterable[int], error: str | None = None) -> None:
+        """Note messages that are recorded, or are not going to be, by their ids."""
         if self.begin is None:
             return
         for id_ in ids:
             batch = self._open.pop(id_, None)
-            if batch is None:
-                continue
-            batch.left -= 1
-            if not batch.left or error is not None:
-                batch.span.end(error)
+            if batch is not None:
+                batch.left -= 1
+                if not batch.left or error is not None:
+                    batch.span.end(error)
 
     def close(self) -> None:
         """End all spans: their messages are not recorded."""

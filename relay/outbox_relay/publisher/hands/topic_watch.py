@@ -7,17 +7,18 @@ not have, that is forbidden, or that somebody paused. A partition count moves wh
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 
 from outbox_relay.database.connections import DatabaseUnreachableError
+from outbox_relay.publisher.core.values import Scope
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
-from outbox_relay.publisher.topic import Topic
-from outbox_relay.publisher.topic_lookup import TopicLookup
-from outbox_relay.publisher.topics import Found, Refresher
-from outbox_relay.text.logs import Log
+from outbox_relay.publisher.records import Topic
+from outbox_relay.publisher.topics import TopicLookup
+from outbox_relay.text.logs import Log, inherit
 
 REFRESH_S = 20.0
 FORGET_S = 600.0
@@ -27,15 +28,22 @@ AGAIN_S = 1.0
 
 log = Log("topics")
 
+Found = Mapping[str, Topic | Unpublishable]
+Tried = Mapping[Scope, float | None]
+"""Holds that are tried again, and when an operator asked for it; None: their pauses are over."""
+
 
 class TopicWatch:
-    """Reads topics, and knows when to read them again."""
+    """Reads topics, and knows when to read them again: on a thread and a connection of its own, while it has any.
+
+    What is known stays in use until what is read again is there, however long that takes.
+    """
 
     def __init__(
         self,
         conn: psycopg.Connection[object],
         lookup: TopicLookup,
-        refresher: Refresher,
+        connect: Callable[[], psycopg.Connection[Any]],
         topics: dict[str, Topic],
     ) -> None:
         """Begin without a topic.
@@ -43,21 +51,23 @@ class TopicWatch:
         Args:
             conn: of the publishing loop, for new topics.
             lookup: reads topics from Kafka and the registry.
-            refresher: does so on a thread.
+            connect: opens the thread's connection.
             topics: those that can be published to are noted here.
         """
         self._conn = conn
         self._lookup = lookup
-        self._refresher = refresher
+        self._connect = connect
+        self._thread: ThreadPoolExecutor | None = None
+        self._threads_conn: psycopg.Connection[Any] | None = None
         self.open = topics
         self.closed: dict[str, Unpublishable] = {}
         self.unlisted: set[str] = set()
         """Topics with partitions that a producer does not know yet: they are read again."""
-        self.tried: frozenset[str] = frozenset()
         self._newer: set[str] = set()
         """Topics that were learned since the thread began to read: what it read of them may be older."""
         self._used_at: dict[str, float] = {}
         self._reading: Future[Found] | None = None
+        self._tried: Tried = {}
         self._reading_for: int | None = None
         self._read_at = time.monotonic() + REFRESH_S
         self._wanted: int | None = None
@@ -86,9 +96,24 @@ class TopicWatch:
         return not self.open and not self.closed and self._reading is None
 
     def rest(self) -> None:
-        """Let go of threads and clients until a topic is in use again."""
-        self._refresher.close()
+        """Wait for what was begun, and let go of thread, connection and client until a topic is in use again."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown(wait=True, cancel_futures=True)
+        if self._threads_conn is not None:
+            self._threads_conn.close()
         self._lookup.rest()
+
+    def begin(self, names: Iterable[str]) -> Future[Found]:
+        """Begin to read topics again."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="topics", initializer=inherit())
+        return self._thread.submit(self._read, list(names))
+
+    def _read(self, names: list[str]) -> Found:
+        if self._threads_conn is None or self._threads_conn.closed:
+            self._threads_conn = self._connect()
+        return self._lookup.read(self._threads_conn, names)
 
     def note(self, name: str, topic: Topic | Unpublishable) -> None:
         """Note what a topic is from now on."""
@@ -110,19 +135,18 @@ class TopicWatch:
         """Let the known topics be read again soon, unless they were read at this generation of the registry."""
         self._wanted = generation
 
-    def tend(self, due: Iterable[str], held: Collection[str] = ()) -> Found:
-        """Begin or end reading topics again; return what was read.
+    def tend(self, tried: Tried, held: Collection[str] = ()) -> tuple[Found, Tried]:
+        """Begin or end reading topics again; return what was read, and what was to be tried when that began.
 
         Args:
-            due: topics to read in any case, such as those with a hold that is to be tried again. `tried` has those that
-                were due when what is returned began to be read.
+            tried: holds to try again; their topics are read in any case.
             held: topics that are held as such; they are not forgotten.
         """
         found: Mapping[str, Topic | Unpublishable] = {}
         now = time.monotonic()
         if self._reading is not None:
             if not self._reading.done():
-                return {}
+                return {}, {}
             done, self._reading = self._reading, None
             try:
                 found = done.result()
@@ -131,10 +155,9 @@ class TopicWatch:
                 self._read_at = now + AGAIN_S
             else:
                 self.generation = self._reading_for
-            return {name: topic for name, topic in found.items() if name not in self._newer}
+            return {name: topic for name, topic in found.items() if name not in self._newer}, self._tried
         is_behind = self._wanted != self.generation
-        due = frozenset(due)
-        names = self.unlisted.union(due)
+        names = self.unlisted.union(scope.topic for scope in tried)
         if now >= self._read_at or (is_behind and now >= self._read_at - REFRESH_S + AGAIN_S):
             self._read_at = now + REFRESH_S
             self._used_at = {name: at for name, at in self._used_at.items() if now - at < FORGET_S}
@@ -148,7 +171,7 @@ class TopicWatch:
         else:
             self._reading_for = self.generation
         if names:
-            self.tried = due
+            self._tried = tried
             self._newer.clear()
-            self._reading = self._refresher.start(names)
-        return found
+            self._reading = self.begin(names)
+        return {}, {}

@@ -29,9 +29,8 @@ from outbox_relay.publisher.errors import Unpublishable
 from outbox_relay.publisher.hands.published import check_offsets
 from outbox_relay.publisher.hands.senders import CALL_S, FENCE_S, OFFSETS_TOPIC, PRODUCERS, Sender, fence
 from outbox_relay.publisher.hands.wires import SERVE_EVERY, Wire, fault_of
-from outbox_relay.publisher.kafka import new_log_reader, readable
-from outbox_relay.publisher.producers import LIST_TIMEOUT_S
-from outbox_relay.publisher.topic import Topic
+from outbox_relay.publisher.kafka import lists, new_log_reader, readable
+from outbox_relay.publisher.records import Topic
 from outbox_relay.text.logs import Log, inherit
 
 GIVE_UP_S = 2 * CALL_S
@@ -311,15 +310,7 @@ class TransactionalWires:
 
     def lists(self, topic: Topic) -> bool:
         """Return whether both producers know all partitions of a topic, after reading them from a broker."""
-        try:
-            known = [
-                sender.kafka.list_topics(topic.name, timeout=LIST_TIMEOUT_S).topics[topic.name]
-                for sender in self._senders
-            ]
-        except KafkaException as error:
-            log.info("partitions of a topic not read yet", topic=topic.name, error=readable(error))
-            return False
-        return bool(known) and all(len(one.partitions) >= topic.partitions for one in known)
+        return bool(self._senders) and all(lists(sender.kafka, topic) for sender in self._senders)
 
     def rest(self) -> bool:
         """Return whether nothing is under way. The producers stay: new ones would have to fence them."""

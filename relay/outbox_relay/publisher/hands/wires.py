@@ -21,10 +21,8 @@ from outbox_relay.publisher.core.values import Item
 from outbox_relay.publisher.errors import REFUSED, TOPICS_FAULT, Unpublishable
 from outbox_relay.publisher.finder import BODY, KEY, RawRow
 from outbox_relay.publisher.hands.rows import record_headers
-from outbox_relay.publisher.kafka import QUEUE_KBYTES
-from outbox_relay.publisher.producers import Producers
-from outbox_relay.publisher.records import reason_of
-from outbox_relay.publisher.topic import Topic
+from outbox_relay.publisher.kafka import QUEUE_KBYTES, Producers
+from outbox_relay.publisher.records import Topic, reason_of
 
 SERVE_EVERY = 500
 """Messages between two polls of deliveries while messages are handed over."""

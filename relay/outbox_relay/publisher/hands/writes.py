@@ -24,9 +24,9 @@ from outbox_relay.publisher.finder import LANE, MESSAGE_ID
 from outbox_relay.publisher.hands.hold_rows import HoldRow, HoldRows, claim_values, raw_of, values_of
 from outbox_relay.publisher.hands.published import records_of
 from outbox_relay.publisher.hands.reads import Announced, Reads
+from outbox_relay.publisher.leading import LockedRows
 from outbox_relay.publisher.lease import ROW_WAIT_MS, Lease, LeaseLostError
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
-from outbox_relay.publisher.locked import LockedRows
 from outbox_relay.publisher.prepared import BOOL, INT2, INT8, TEXT, Call, Numbered, PreparedStatements, Rider
 from outbox_relay.publisher.snapshot import Snapshot
 from outbox_relay.text.logs import Log
@@ -34,7 +34,6 @@ from outbox_relay.text.logs import Log
 log = Log("relay")
 
 STATEMENTS = Statements("outbox_relay/publisher/hands/writes.sql")
-PUBLICATIONS = Statements("outbox_relay/publisher/publications.sql")
 
 HOLD_PAGE = 2_000
 """Messages of a hold that are announced together."""
@@ -46,8 +45,8 @@ _TYPES = {
     "owner": TEXT,
     "is_partial": BOOL,
 }
-_RECORD = Numbered.of(PUBLICATIONS["record"], _TYPES)
-_BARRIER = Numbered.of(PUBLICATIONS["barrier"], _TYPES)
+_RECORD = Numbered.of(STATEMENTS["record"], _TYPES)
+_BARRIER = Numbered.of(STATEMENTS["barrier"], _TYPES)
 _INTEND = Numbered.of(
     Statements("outbox_relay/publisher/hands/batches.sql")["intend"],
     {**_TYPES, "first": INT2, "number": INT8, "shard": TEXT, "digest": TEXT},
@@ -65,6 +64,8 @@ class Writes:
     holds: HoldRows
     errors: dict[int, Unpublishable]
     """By id, why a message failed."""
+    floor: Snapshot
+    """The last one that was written, or with which this began."""
     unrequested: set[Scope] = field(default_factory=set)
     """Holds that failed again: their requests are over."""
     announced_before: bool = True
@@ -73,8 +74,6 @@ class Writes:
     try_at: float = 0.0
     is_refused: bool = False
     """Whether the last write found a row that another session holds."""
-    floor: Snapshot | None = None
-    """The last one that was written."""
     locked: LockedRows = field(init=False)
     _dropped: frozenset[int] = frozenset()
 

@@ -1,4 +1,22 @@
--- What the publisher writes besides publications: claims, holds, and what was announced. All of it in one transaction.
+-- What the publisher writes. Publications, and a barrier, are one statement each, and one flushed commit: it is the barrier of what was
+-- read before it. Claims, holds and what was announced are written in one transaction with them.
+
+-- name: record
+-- One publication, if the lanes of its batches still have our epoch. No row back: the lease is lost.
+INSERT INTO outbox.publication (epoch, batch, lo, hi, lanes, base, snapshot, after, is_partial, positions, partitions,
+    offsets)
+SELECT %(epoch)s, %(batch)s, %(lo)s, %(hi)s, %(lanes)s::smallint[], %(base)s::pg_snapshot,
+       %(snapshot)s::pg_snapshot, %(after)s, %(is_partial)s, %(positions)s::bigint[], %(partitions)s::integer[],
+       %(offsets)s::bigint[]
+WHERE (SELECT count(*) FROM outbox.lane
+       WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[])) = cardinality(%(mine)s::smallint[])
+
+-- name: barrier
+-- A flushed commit that writes no table. After it, nothing that an earlier snapshot saw can be forgotten by a
+-- crash, and no xid below that snapshot's xmax can be issued again. No row: a lane that we read has another owner.
+SELECT pg_logical_emit_message(true, 'outbox', '')
+WHERE (SELECT count(*) FROM outbox.lane
+       WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[])) = cardinality(%(mine)s::smallint[])
 
 -- name: own
 -- Lock the rows of our lanes against whoever takes them, and count them: a relay that takes a lane has locked its row before it
@@ -126,7 +144,7 @@ WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s AND l.lane = ANY (%(lanes)s::s
 
 -- name: holds
 -- The holds of lanes that were taken, each with a place in front of which nothing waits for it. Of a long key its first bytes and
--- its hash, as `kept` in kept_keys.py makes them.
+-- its hash, as `kept` in records.py makes them.
 SELECT k.number, k.lane, k.topic, k.partition, k.queue,
        CASE WHEN octet_length(k.order_key) > %(longest)s::integer
             THEN substr(k.order_key, 1, %(first)s::integer) || sha256(k.order_key) ELSE k.order_key END,

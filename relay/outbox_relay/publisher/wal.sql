@@ -1,4 +1,4 @@
--- Whether this server's own log is where a commit is durable. Asked once in a session, each by itself.
+-- What the relay learns of the server's log.
 
 -- name: positions
 -- What polls ask. Refused where the privilege to execute them was revoked, and where they are not what PostgreSQL's are.
@@ -30,3 +30,9 @@ SELECT concat_ws(', ',
      FROM unnest(ARRAY['neon.tenant_id', 'neon.timeline_id', 'rds.extensions', 'rds.logical_replication']) name
      WHERE current_setting(name, true) IS NOT NULL),
     CASE WHEN coalesce(lower(current_setting('outbox.own_barriers', true)), '') NOT IN ('', 'off', 'false', 'no', '0') THEN 'the setting outbox.own_barriers' END)
+
+-- name: has_synchronous_standbys
+-- Whether commits wait for standbys: without names, or without senders, they return at once. When this session read its
+-- settings, and whether that is so long ago that the checkpointer has read them, too: it is what lets commits wait.
+SELECT current_setting('synchronous_standby_names') <> '' AND current_setting('max_wal_senders') <> '0',
+       pg_conf_load_time(), clock_timestamp() - pg_conf_load_time() > make_interval(secs => %(settled)s)
