@@ -38,9 +38,18 @@ class Planted:
     applied: list[str] = field(default_factory=list)
     places: list[RecordedPlace] = field(default_factory=list)
     outages: list[Outage] = field(default_factory=list)
+    allows_unknown_offsets: bool = False
 
     def findings(self) -> HistoryFindings:
-        return check_history(RunHistory(self.sent, self.read, self.applied, self.places, self.outages))
+        history = RunHistory(
+            self.sent,
+            self.read,
+            self.applied,
+            self.places,
+            self.outages,
+            allows_unknown_offsets=self.allows_unknown_offsets,
+        )
+        return check_history(history)
 
     def found(self) -> dict[str, list[str]]:
         """The kinds of offences that were found, with their messages."""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from outbox_local.demo import journal
 from outbox_local.demo.flights import Flight
-from outbox_local.demo.journal import Crash, Entry, FlightOutcome, Record, Tail
+from outbox_local.demo.journal import Crash, Entry, FlightOutcome, Record
+from outbox_relay.proving.tails import Tail
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox_local.demo import journal
-from outbox_local.demo.journal import Crash, Entry, FlightOutcome, Record, Tail
+from outbox_local.demo.journal import Crash, Entry, FlightOutcome, Record
+from outbox_relay.proving.tails import Tail
 
 texts = st.none() | st.binary().map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 

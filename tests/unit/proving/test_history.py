@@ -185,11 +185,24 @@ def test_a_half_message_that_is_seen_before_its_commit_was_sent_is_early(seed: i
 
 
 @seeds
-@pytest.mark.parametrize("change", [{"offset": 9_999}, {"partition": 7}, {"topic": "another"}])
+@pytest.mark.parametrize(
+    "change", [{"offset": 9_999}, {"offset": None}, {"partition": 7}, {"topic": "another"}]
+)
 def test_a_publication_row_that_names_another_place_is_misplaced(seed: int, change: dict[str, Any]) -> None:
     made = planted(seed)
     row = made.chance.choice(made.places)
     made.places[made.places.index(row)] = row._replace(**change)
+    assert made.found() == {"misplaced": [row.message_id]}
+
+
+@seeds
+def test_exactly_once_may_not_know_an_offset_but_knows_the_partition(seed: int) -> None:
+    made = planted(seed)
+    made.allows_unknown_offsets = True
+    row = made.chance.choice(made.places)
+    made.places[made.places.index(row)] = row._replace(offset=None)
+    assert made.found() == {}
+    made.places[made.places.index(row._replace(offset=None))] = row._replace(offset=None, partition=7)
     assert made.found() == {"misplaced": [row.message_id]}
 
 
