@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -121,8 +122,10 @@ def prove(database: str, bootstrap_servers: str, tmp_path: Path) -> Iterator[Pro
 
 
 @pytest.mark.feature("H-62")
-def test_a_run_with_kills_is_kept_and_leaves_nothing(prove: Prove) -> None:
-    ran = prove.run("--minutes", "0.15", "--faults", "kill", "--rate", "60", "--yes", "--json")
+def test_a_run_with_kills_is_kept_and_leaves_nothing(prove: Prove, tmp_path: Path) -> None:
+    page = tmp_path / "proof.html"
+    words = ("--minutes", "0.15", "--faults", "kill", "--rate", "60", "--yes", "--json", "--html", str(page))
+    ran = prove.run(*words)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     told: dict[str, Any] = json.loads(ran.stdout)
     assert told["kept"]
@@ -135,6 +138,13 @@ def test_a_run_with_kills_is_kept_and_leaves_nothing(prove: Prove) -> None:
     assert f"database {prove.database}" in ran.stderr
     assert not prove.left()
     assert not list(prove.directory.iterdir())
+    shown = page.read_text()
+    assert "every promise was kept" in shown
+    assert f"--seed {prove.seed}" in shown
+    assert shown.count("<svg") == 1
+    assert shown.count("<rect") > 10
+    assert "killed (SIGKILL)" in shown
+    assert not re.search(r"(src|href)=|url\(|@import|<script", shown), "it loads nothing"
 
 
 @pytest.mark.feature("H-62")

@@ -33,7 +33,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class LatencySummary:
-    """Of all messages, in milliseconds: those that waited for a fault to end are among them."""
+    """Of all messages whose producer decided them, in milliseconds; those that waited for a fault to end included."""
 
     p50: float
     p99: float
@@ -44,13 +44,17 @@ def course_of(
     sent: Iterable[SentMessage], read: Iterable[ReadRecord]
 ) -> tuple[Course, LatencySummary] | None:
     """Work out the course; None when nothing arrived."""
-    ending = {one.message_id: one.ending for one in sent if one.fate is Fate.COMMITTED}
+    known = {one.message_id: one for one in sent if one.fate is Fate.COMMITTED}
     pairs: list[tuple[float, float]] = []
+    timed: list[tuple[float, float]] = []
     for record in read:
         # Taken out at its first appearance: a repeat has no latency.
-        at = ending.pop(record.message_id, None)
-        if at is not None:
-            pairs.append((at, record.received))
+        message = known.pop(record.message_id, None)
+        if message is not None:
+            pairs.append((message.ending, record.received))
+            # A half message without a counter is left to the checker, which asks a second later.
+            if message.counter is not None:
+                timed.append(pairs[-1])
     if not pairs:
         return None
     begin = min(at for at, _ in pairs)
@@ -60,11 +64,11 @@ def course_of(
     committed, arrived = [0] * steps, [0] * steps
     waits: list[list[float]] = [[] for _ in range(steps)]
     for at, received in pairs:
-        place = int((at - begin) / step)
-        committed[place] += 1
-        waits[place].append(1000 * (received - at))
+        committed[int((at - begin) / step)] += 1
         arrived[int((received - begin) / step)] += 1
-    every = sorted(1000 * (received - at) for at, received in pairs)
+    for at, received in timed:
+        waits[int((at - begin) / step)].append(1000 * (received - at))
+    every = sorted(1000 * (received - at) for at, received in timed)
     return (
         Course(
             begin,
@@ -74,7 +78,7 @@ def course_of(
             [_percentile(sorted(each), 0.5) for each in waits],
             [_percentile(sorted(each), 0.99) for each in waits],
         ),
-        LatencySummary(_percentile(every, 0.5) or 0.0, _percentile(every, 0.99) or 0.0, every[-1]),
+        LatencySummary(_percentile(every, 0.5) or 0.0, _percentile(every, 0.99) or 0.0, max([*every, 0.0])),
     )
 
 

@@ -117,12 +117,12 @@ class Workload:
         conn.execute(SQL["note_outcome"], {"id": name, "is_kept": is_kept})
         message_id, key = str(half.message_id), f"c{name}"
         if is_kept:
-            self._note(Fate.UNKNOWN, message_id, key, 1, is_half=True)
+            self._note(Fate.UNKNOWN, message_id, key, None, is_half=True)
         else:
             self._note(Fate.ROLLED_BACK, message_id, key, None, is_half=True)
         conn.commit()
         if is_kept:
-            self._note(Fate.COMMITTED, message_id, key, 1, is_half=True)
+            self._note(Fate.COMMITTED, message_id, key, None, is_half=True)
 
     def _prepare(self, conn: psycopg.Connection[Any], key: str, biz_id: str | None) -> Any:
         message = Message(self._work.topic, key=key, body=json.dumps({"half": True}), biz_id=biz_id)

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 import click
@@ -20,6 +21,7 @@ from outbox_relay.cli.options import (
     json_option,
     kafka_config_option,
 )
+from outbox_relay.cli.prove.page import page_of
 from outbox_relay.cli.types import Number
 from outbox_relay.database.connections import place as place_of
 from outbox_relay.proving.faults import FaultKind, read_kinds
@@ -97,6 +99,12 @@ class FaultsType(click.ParamType[list[FaultKind]]):
     metavar="N",
     help="Decides messages and faults, and names what is made. [default: any, and it is printed]",
 )
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path, writable=True),
+    metavar="FILE",
+    help="Write the result as one self-contained page, too.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--clean", is_flag=True, help="Only remove what runs have left that were killed.")
 @json_option
@@ -110,6 +118,7 @@ def prove(
     faults: list[FaultKind],
     delivery: str,
     seed: int | None,
+    html: Path | None,
     yes: bool,
     clean: bool,
     as_json: bool,
@@ -127,7 +136,7 @@ def prove(
 
     \b
     Examples:
-      outbox prove --minutes 5
+      outbox prove --minutes 5 --html proof.html
       outbox prove --delivery exactly-once --faults kill,pause
       outbox prove --minutes 1 --yes --json      for scripts
       outbox prove --clean
@@ -139,6 +148,8 @@ def prove(
 
     with _exit_codes():
         require_handed_on(kafka)
+        if html is not None and not html.absolute().parent.is_dir():
+            raise CannotRunError(f"--html {html}: there is no such directory")
         for old in left_behind(servers):
             tell("an earlier run was killed:")
             remove(servers, old, tell)
@@ -147,6 +158,9 @@ def prove(
         plan = ProofPlan(minutes * 60, rate, faults, delivery, seed or secrets.randbelow(999_999) + 1)
         _announce(plan, servers, is_sure=yes)
         outcome = run_proof(plan, servers, tell)
+        if html is not None:
+            html.write_text(page_of(outcome), encoding="utf-8")
+            tell(f"page: {html}")
     show(outcome, as_json=as_json)
 
 
