@@ -147,10 +147,17 @@ def furnished(servers: Servers, own: Belongings, report: Report) -> Iterator[str
     """
     with servers.connect() as conn:
         before = {name for (name,) in conn.execute(SQL["roles"]).fetchall()}
-        _create_database(conn, own)
+        _create_database(conn, own.database)
     try:
-        dsn = make_conninfo(servers.dsn, dbname=own.database)
-        with servers.connect(own.database) as conn:
+        # Kept until the database goes: without it another run would take this one for one that was killed.
+        guard = servers.connect(own.database)
+    except BaseException:
+        remove(servers, own, report)
+        raise
+    with contextlib.closing(guard) as conn:
+        try:
+            _write_note(conn, own)
+            dsn = make_conninfo(servers.dsn, dbname=own.database)
             migrations.upgrade(dsn)
             added = {name for (name,) in conn.execute(SQL["roles"]).fetchall()} - before
             row = conn.execute(SQL["identity"]).fetchone()
@@ -164,8 +171,8 @@ def furnished(servers: Servers, own: Belongings, report: Report) -> Iterator[str
             _register(conn, own.topic)
             report(f"made database {own.database} and topic {own.topic} ({PARTITIONS} partitions)")
             yield dsn
-    finally:
-        remove(servers, own, report)
+        finally:
+            remove(servers, own, report)
 
 
 def _register(conn: connections.Connection, topic: str) -> None:
@@ -233,16 +240,13 @@ def _removed(deleted: Any, name: str, report: Report, until: float = 0.0) -> boo
     return True
 
 
-def _create_database(conn: connections.Connection, own: Belongings) -> None:
+def _create_database(conn: connections.Connection, name: str) -> None:
     try:
         conn.execute(
-            sql.SQL("create database {} template template0 encoding 'UTF8'").format(
-                sql.Identifier(own.database)
-            )
+            sql.SQL("create database {} template template0 encoding 'UTF8'").format(sql.Identifier(name))
         )
     except (psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
-        raise PlaceError(f"the database {own.database} exists already\nchoose another --seed") from None
-    _write_note(conn, own)
+        raise PlaceError(f"the database {name} exists already\nchoose another --seed") from None
 
 
 def _write_note(conn: connections.Connection, own: Belongings) -> None:
