@@ -23,6 +23,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from outbox_local.stack.process import Identity, family
 from tests.support.waiting import wait_until
 
+# One after the other: each run removes what it finds of one that was killed.
+pytestmark = pytest.mark.xdist_group("prove")
+
 LIMIT_S = 150
 FLOWS = "messages flow"
 STRANGER = "00000000-0000-8000-8000-00000000abcd"
@@ -124,17 +127,17 @@ def prove(database: str, bootstrap_servers: str, tmp_path: Path) -> Iterator[Pro
 @pytest.mark.feature("H-62")
 def test_a_run_with_kills_is_kept_and_leaves_nothing(prove: Prove, tmp_path: Path) -> None:
     page = tmp_path / "proof.html"
-    words = ("--minutes", "0.15", "--faults", "kill", "--rate", "60", "--yes", "--json", "--html", str(page))
+    words = ("--minutes", "0.1", "--faults", "kill", "--rate", "60", "--yes", "--json", "--html", str(page))
     ran = prove.run(*words)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     told: dict[str, Any] = json.loads(ran.stdout)
     assert told["kept"]
     assert told["seed"] == prove.seed
-    assert told["faults"]["kill"] >= 2
-    assert told["messages"]["committed"] > 200
-    assert told["messages"]["rolled_back"] > 5
+    assert told["faults"]["kill"] >= 1
+    assert told["messages"]["committed"] > 150
+    assert told["messages"]["rolled_back"] > 2
     assert told["read"] == told["applied"] + told["allowed_repeats"] >= told["messages"]["committed"]
-    assert all(one["checked"] > 100 and not one["broken"] for one in told["checks"].values())
+    assert all(one["checked"] > 50 and not one["broken"] for one in told["checks"].values())
     assert f"database {prove.database}" in ran.stderr
     assert not prove.left()
     assert not list(prove.directory.iterdir())
@@ -150,7 +153,7 @@ def test_a_run_with_kills_is_kept_and_leaves_nothing(prove: Prove, tmp_path: Pat
 @pytest.mark.feature("H-62")
 def test_what_is_broken_during_a_run_is_found_and_named(prove: Prove) -> None:
     """A record that nobody sent, one that comes again without a fault, a publication row that names another place."""
-    with prove.started("--minutes", "0.15", "--faults", "none", "--rate", "60") as process:
+    with prove.started("--minutes", "0.1", "--faults", "none", "--rate", "60") as process:
         own = psycopg.conninfo.make_conninfo(prove.dsn, dbname=prove.database)
         with psycopg.connect(own, autocommit=True) as conn:
             row = wait_until(lambda: conn.execute(MOVE_ONE).fetchone(), "something is recorded as published")

@@ -77,6 +77,7 @@ class Faults:
         Raises:
             NoEffectError: it did not come about.
         """
+        self._crew.tend()
         if not self._next:
             self._next = self._chance.sample(self._kinds, len(self._kinds))
         kind = self._next.pop()

@@ -30,6 +30,8 @@ from outbox_relay.proving.place import Belongings, Servers, left_behind, remove,
 from outbox_relay.proving.run import ProofPlan, run_proof
 from outbox_relay.publisher.guarantee import Guarantee
 
+MOST_MESSAGES = 1_000_000
+
 
 class CannotRunError(click.ClickException):
     """The run shows nothing, because it could not be made."""
@@ -148,6 +150,11 @@ def prove(
 
     with _exit_codes():
         require_handed_on(kafka)
+        if minutes * 60 * rate > MOST_MESSAGES:
+            raise CannotRunError(
+                f"--minutes {minutes:g} and --rate {rate:g} are more than {MOST_MESSAGES:,} messages, which the check "
+                "keeps in memory\nchoose a lower --rate, or run it several times"
+            )
         if html is not None and not html.absolute().parent.is_dir():
             raise CannotRunError(f"--html {html}: there is no such directory")
         for old in left_behind(servers):
