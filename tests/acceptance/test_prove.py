@@ -255,4 +255,4 @@ def test_what_it_may_not_touch_is_refused_before_anything_is_made(prove: Prove) 
 def test_unknown_faults_are_wrong_options(prove: Prove) -> None:
     ran = prove.run("--faults", "kill,fire", "--yes")
     assert ran.returncode == 2
-    assert "kill, pause, stop, cut" in ran.stderr
+    assert "kill, pause, stop, disconnect" in ran.stderr

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from outbox.inbox import FIRST, ConsumedMessage, ConsumeResult, DelaySchedule, PushConsumer
-from outbox_relay.proving.reader import kafka_settings
+from outbox_relay.proving.reader import client_settings
 from outbox_relay.proving.workload import SQL
 
 
@@ -27,7 +27,7 @@ def main(group: str, topic: str) -> None:
         {topic: "*"},
         apply,
         dsn=os.environ["OUTBOX_DSN"],
-        kafka={**kafka_settings(), "session.timeout.ms": 6000},
+        kafka={**client_settings(), "session.timeout.ms": 6000},
         consume_from=FIRST,
         orderly=True,
         workers=4,

@@ -11,12 +11,12 @@ from itertools import count
 from pathlib import Path
 
 from outbox_relay.proving.children import Child, ChildError, Children
-from outbox_relay.proving.reader import READY, Reading
+from outbox_relay.proving.reader import READY, ReaderWork
 from outbox_relay.proving.workload import Work
 
 MANY_RESTARTS = 25
 """Ends that no fault explains, after which a run gives up."""
-LEASE_S = 3
+RELAY_LEASE_S = 3
 STOP_S = 45.0
 START_S = 60.0
 STEP_S = 0.05
@@ -32,7 +32,7 @@ class Role(StrEnum):
 
 
 COUNTS = {Role.RELAY: 2, Role.CHECKER: 1, Role.PRODUCER: 2, Role.CONSUMER: 2}
-"""How many of each are wanted."""
+"""How many of each there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Member:
 
 @dataclass(slots=True)
 class Crew:
-    """All processes of a run; the reader is no member, because no fault meets it."""
+    """All processes of a run. The reader is apart from the members: no fault happens to it."""
 
     work: CrewWork
     children: Children
@@ -84,7 +84,7 @@ class Crew:
     def start(self) -> None:
         """Start everything, and wait until the reader reads."""
         work = self.work
-        reading = Reading(work.topic, work.partitions, str(self.reader_journal))
+        reading = ReaderWork(work.topic, work.partitions, str(self.reader_journal))
         self.reader = self.children.start(
             "reader", "-m", "outbox_relay.proving.reader", reading.as_argument()
         )
@@ -149,7 +149,7 @@ class Crew:
     def _command(self, role: Role, name: str) -> tuple[str, ...]:
         work = self.work
         if role is Role.RELAY:
-            options = ("--lease", str(LEASE_S), "--delivery", work.delivery)
+            options = ("--lease", str(RELAY_LEASE_S), "--delivery", work.delivery)
             return "-m", "outbox_relay", "relay", "run", *options
         if role is Role.CHECKER:
             return "-m", "outbox_relay", "checker", "run"
@@ -182,7 +182,7 @@ def ended(member: Member) -> bool:
     return member.child.code in (0, -signal.SIGTERM)
 
 
-def environment(dsn: str, bootstrap_servers: str, kafka: Mapping[str, str]) -> dict[str, str]:
+def crew_environment(dsn: str, bootstrap_servers: str, kafka: Mapping[str, str]) -> dict[str, str]:
     """Return what points every process at the place of the run."""
     return {
         "OUTBOX_DSN": dsn,

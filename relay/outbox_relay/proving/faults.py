@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from outbox_relay.database.connections import Connection
 from outbox_relay.operations import relays
-from outbox_relay.proving.crew import LEASE_S, Crew, Member, Role, ended
+from outbox_relay.proving.crew import RELAY_LEASE_S, Crew, Member, Role, ended
 from outbox_relay.proving.history import Outage
 from outbox_relay.proving.workload import SQL
 from outbox_relay.text.errors import OperatorError
@@ -21,7 +21,7 @@ SETTLES_S = 10.0
 """How long a relay that wakes up, or loses its session, may go on with what it had begun."""
 WEIGHTS = {Role.RELAY: 5, Role.PRODUCER: 2, Role.CONSUMER: 2, Role.CHECKER: 1}
 LEADER = 0.8
-"""How often a fault of a relay meets the one that leads."""
+"""How often a fault of a relay happens to the one that leads."""
 
 
 class FaultKind(StrEnum):
@@ -30,14 +30,14 @@ class FaultKind(StrEnum):
     KILL = "kill"
     PAUSE = "pause"
     STOP = "stop"
-    CUT = "cut"
+    DISCONNECT = "disconnect"
 
 
 FAULT_TEXTS = {
     FaultKind.KILL: "killed (SIGKILL), and started again",
     FaultKind.PAUSE: "paused (SIGSTOP)",
     FaultKind.STOP: "stopped (SIGTERM), and started again",
-    FaultKind.CUT: "lost a session of PostgreSQL (pg_terminate_backend)",
+    FaultKind.DISCONNECT: "lost a session of PostgreSQL (pg_terminate_backend)",
 }
 
 
@@ -51,7 +51,7 @@ class Fault(NamedTuple):
     kind: FaultKind
     victim: str
     role: Role | None
-    """None: of a session whose name does not tell."""
+    """None: of a session whose name does not state it."""
     at: float
     until: float
 
@@ -84,7 +84,7 @@ class Faults:
         role = Role.RELAY
         if any(one.kind is kind for one in self.thrown):
             role = self._chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-        fault = self._cut(role) if kind is FaultKind.CUT else self._at_process(kind, role)
+        fault = self._disconnect(role) if kind is FaultKind.DISCONNECT else self._at_process(kind, role)
         self.thrown.append(fault)
         return fault
 
@@ -94,7 +94,7 @@ class Faults:
             FaultKind.KILL: 0.0,
             FaultKind.STOP: 0.0,
             FaultKind.PAUSE: SETTLES_S,
-            FaultKind.CUT: SETTLES_S,
+            FaultKind.DISCONNECT: SETTLES_S,
         }
         found = [Outage(one.at, one.until + slack[one.kind]) for one in self.thrown if one.role is Role.RELAY]
         return found + [
@@ -131,7 +131,7 @@ class Faults:
     def _pause(self, member: Member) -> None:
         """Let it stand still, a relay for longer than its lease, while the others go on."""
         seconds = (
-            self._chance.uniform(1.2, 2) * LEASE_S
+            self._chance.uniform(1.2, 2) * RELAY_LEASE_S
             if member.role is Role.RELAY
             else self._chance.uniform(1, 3)
         )
@@ -144,19 +144,19 @@ class Faults:
         finally:
             member.child.go_on()
 
-    def _cut(self, role: Role) -> Fault:
+    def _disconnect(self, role: Role) -> Fault:
         """End one session of a process of ours; the process connects again, or ends and is started again."""
         sessions = self._conn.execute(SQL["sessions"]).fetchall()
         if not sessions:
-            raise NoEffectError("a session was to be cut, and there is none")
+            raise NoEffectError("a session was to be terminated, and the database has no other than ours")
         named = [(pid, name) for pid, name in sessions if role in name]
         pid, name = self._chance.choice(named or sessions)
         at = time.time()
-        row = self._conn.execute(SQL["cut"], {"pid": pid}).fetchone()
+        row = self._conn.execute(SQL["disconnect"], {"pid": pid}).fetchone()
         if row is not None and not row[0]:
-            raise NoEffectError(f"the session {pid} ({name}) was to be cut, and is still there")
+            raise NoEffectError(f"the session {pid} ({name}) was to be terminated, and is still there")
         hit = next((each for each in Role if each in name), None)
-        return Fault(FaultKind.CUT, name or "a process", hit, at, time.time())
+        return Fault(FaultKind.DISCONNECT, name or "a process", hit, at, time.time())
 
 
 def read_kinds(text: str) -> list[FaultKind]:

@@ -24,7 +24,7 @@ class Fate(StrEnum):
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
     UNDECIDED = "undecided"
-    """A half message that nobody was asked to commit."""
+    """A half message whose commit was never sent."""
     UNKNOWN = "unknown"
     """COMMIT was sent, and its answer never came."""
 
@@ -59,7 +59,7 @@ class ReadRecord(NamedTuple):
 
 
 class RecordedPlace(NamedTuple):
-    """Where PostgreSQL's publication rows say that a message is."""
+    """Where PostgreSQL's publication rows have a message."""
 
     message_id: str
     topic: str
@@ -76,7 +76,7 @@ class Outage(NamedTuple):
 
 
 ALWAYS = (Outage(0.0, inf),)
-"""For a history whose faults nobody noted."""
+"""For a history whose faults are not known."""
 
 
 class Offence(StrEnum):
@@ -93,7 +93,7 @@ class Offence(StrEnum):
 
 PROMISES = {
     Offence.LOST: "every committed message arrived, and was applied",
-    Offence.GHOST: "nothing arrived that was rolled back, or that nobody sent",
+    Offence.GHOST: "nothing arrived that was rolled back, or that no producer sent",
     Offence.DUPLICATE: "nothing arrived twice that may not, and nothing was applied twice",
     Offence.REORDERED: "the messages of each key came in the order of its counter, in one partition",
     Offence.EARLY: "no message was seen before the commit that decides it",
@@ -111,7 +111,7 @@ class RunHistory(NamedTuple):
     applied: Sequence[str] | None = None
     """The message ids in the order in which the inbox's listener committed their effects; None: there was no inbox."""
     places: Iterable[RecordedPlace] | None = None
-    """What PostgreSQL recorded as published; None: nobody asked."""
+    """What PostgreSQL recorded as published; None: not read."""
     outages: Sequence[Outage] = ALWAYS
     """When a message may come again. Empty for exactly-once: never."""
     allows_unknown_offsets: bool = False
@@ -290,7 +290,7 @@ def _check_applied(
     for message_id in applied:
         message = sent.get(message_id)
         if message is None or message.fate is Fate.ROLLED_BACK:
-            findings.offend(Offence.GHOST, message_id, "the inbox applied it, and nobody committed it")
+            findings.offend(Offence.GHOST, message_id, "the inbox applied it, and no producer committed it")
         elif message_id in done:
             findings.offend(Offence.DUPLICATE, message_id, "the inbox applied it twice")
         else:

@@ -27,7 +27,7 @@ from outbox_relay.database import connections
 from outbox_relay.operations import groups, partitions, topics
 from outbox_relay.operations.kafka_admin import admin_of_command
 from outbox_relay.operations.kafka_topics import KafkaTopics
-from outbox_relay.proving.workload import PRODUCER_GROUP, SQL
+from outbox_relay.proving.workload import PROOF_GROUP, SQL
 from outbox_relay.publisher.kafka import readable
 from outbox_relay.text.errors import OperatorError
 
@@ -189,7 +189,7 @@ def _register(conn: connections.Connection, topic: str) -> None:
         "check_interval": timedelta(seconds=1),
         "callback": {"kind": "sql", "query": SQL["ask"]},
     }
-    groups.change(conn, PRODUCER_GROUP, settings)
+    groups.change(conn, PROOF_GROUP, settings)
 
 
 def left_behind(servers: Servers) -> list[Belongings]:

@@ -49,12 +49,12 @@ SELECT EXISTS (SELECT FROM outbox.message_status WHERE status = 'COMMITTED')
     )
 
 -- name: sessions
--- The sessions of processes of the run, which may be cut: all of this database but our own.
+-- The sessions of processes of the run, which may be ended: all of this database but our own.
 SELECT pid, application_name FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
 ORDER BY pid
 
--- name: cut
+-- name: disconnect
 -- End one, and wait until it is gone.
 SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
 WHERE pid = %(pid)s AND datname = current_database() AND pid <> pg_backend_pid()

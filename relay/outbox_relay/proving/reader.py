@@ -28,7 +28,7 @@ READY = "reading"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReaderWork:
     """What to read, as the command line states in JSON. The brokers come from OUTBOX_BOOTSTRAP_SERVERS."""
 
     topic: str
@@ -43,7 +43,7 @@ class Reading:
 class StockReader:
     """Reads a whole topic, from its beginning, until it is asked to stop."""
 
-    def __init__(self, kafka: Mapping[str, Any], reading: Reading, out: IO[str]) -> None:
+    def __init__(self, kafka: Mapping[str, Any], reading: ReaderWork, out: IO[str]) -> None:
         self._reading, self._out = reading, out
         self._stopping = False
         self._ends: dict[int, int] = {}
@@ -140,8 +140,8 @@ def read_records(topic: str, lines: Iterable[str]) -> Iterator[ReadRecord]:
         yield ReadRecord(topic, partition, offset, key, message_id, counter, timestamp / 1000, received)
 
 
-def kafka_settings() -> dict[str, Any]:
-    """Return the client's settings of the environment: servers, and what `--kafka-config` says."""
+def client_settings() -> dict[str, Any]:
+    """Return the client's settings of the environment: servers, and `--kafka-config`."""
     pairs = (each.partition("=") for each in os.environ.get("OUTBOX_KAFKA_CONFIG", "").split())
     return {
         **{name: value for name, _, value in pairs},
@@ -151,9 +151,9 @@ def kafka_settings() -> dict[str, Any]:
 
 def main(argument: str) -> None:
     """Run as `python -m outbox_relay.proving.reader READING`."""
-    reading = Reading(**json.loads(argument))
+    reading = ReaderWork(**json.loads(argument))
     with Path(reading.journal).open("w", encoding="utf-8") as out:
-        reader = StockReader(kafka_settings(), reading, out)
+        reader = StockReader(client_settings(), reading, out)
         signal.signal(signal.SIGTERM, reader.stop)
         reader.run()
 

@@ -15,19 +15,19 @@ from outbox_relay.database.connections import Connection
 from outbox_relay.proving import place
 from outbox_relay.proving.children import ChildError, Children
 from outbox_relay.proving.course import course_of
-from outbox_relay.proving.crew import Crew, CrewWork, Role, environment
+from outbox_relay.proving.crew import Crew, CrewWork, Role, crew_environment
 from outbox_relay.proving.faults import FaultKind, Faults
 from outbox_relay.proving.history import RecordedPlace, RunHistory, check_history
 from outbox_relay.proving.outcome import ProofOutcome
 from outbox_relay.proving.place import Belongings, PlaceError, Report, Servers
 from outbox_relay.proving.reader import read_records
-from outbox_relay.proving.tails import Tail
+from outbox_relay.proving.tails import JournalTail
 from outbox_relay.proving.workload import SQL, sent_messages
 
 AT_LEAST_ONCE = "at-least-once"
 FIRST_S = 60.0
 """How long the first message may take."""
-PATIENCE_S = 45.0
+SETTLE_S = 45.0
 """How long nothing may arrive before the run stops waiting; the check then lists what is missing."""
 PEACE_S = (0.5, 2.5)
 """The shortest and the longest time between two faults."""
@@ -45,13 +45,13 @@ class ProofPlan:
     seed: int
 
 
-class Progress:
+class RunProgress:
     """Counts what the journals hold so far."""
 
     def __init__(self, crew: Crew) -> None:
         self._crew = crew
-        self._reader = Tail(crew.reader_journal)
-        self._producers: dict[Path, Tail] = {}
+        self._reader = JournalTail(crew.reader_journal)
+        self._producers: dict[Path, JournalTail] = {}
         self._ids: set[str] = set()
         self._awaited: set[str] = set()
         self.read = self.committed = 0
@@ -59,7 +59,7 @@ class Progress:
     def update(self) -> None:
         """Read on."""
         for path in self._crew.producer_journals():
-            for line in self._producers.setdefault(path, Tail(path)).new_lines():
+            for line in self._producers.setdefault(path, JournalTail(path)).new_lines():
                 if line.startswith('["committed"'):
                     self.committed += 1
                     self._awaited.add(line.split('"')[3])
@@ -121,14 +121,14 @@ class _Run:
             self._plan.delivery,
             self._directory,
         )
-        variables = environment(self._dsn, self._servers.bootstrap_servers, self._servers.kafka)
+        variables = crew_environment(self._dsn, self._servers.bootstrap_servers, self._servers.kafka)
         with (
             self._servers.connect(self._own.database) as conn,
             Children(self._directory, variables) as children,
         ):
             crew = Crew(work, children)
             faults = Faults(crew, conn, self._plan.faults, self._plan.seed)
-            progress = Progress(crew)
+            progress = RunProgress(crew)
             crew.start()
             self._await_first(crew, progress)
             self._play(crew, faults, progress)
@@ -136,7 +136,7 @@ class _Run:
             self._settle(crew, conn, progress)
             return self._check(crew, conn, faults)
 
-    def _await_first(self, crew: Crew, progress: Progress) -> None:
+    def _await_first(self, crew: Crew, progress: RunProgress) -> None:
         """Wait for the first message: what cannot work at all is found before anything is claimed."""
         deadline = time.monotonic() + FIRST_S
         while not progress.read:
@@ -149,7 +149,7 @@ class _Run:
             progress.update()
         self._report(f"messages flow; {self._plan.seconds:.0f} s of {self._plan.rate:g} transactions/s begin")
 
-    def _play(self, crew: Crew, faults: Faults, progress: Progress) -> None:
+    def _play(self, crew: Crew, faults: Faults, progress: RunProgress) -> None:
         chance = random.Random(f"{self._plan.seed} peace")  # noqa: S311 (no secret)
         begin = time.monotonic()
         told = begin
@@ -165,7 +165,7 @@ class _Run:
                     f"{told - begin:6.1f} s  {progress.committed:,} committed, {progress.read:,} read"
                 )
 
-    def _settle(self, crew: Crew, conn: Connection, progress: Progress) -> None:
+    def _settle(self, crew: Crew, conn: Connection, progress: RunProgress) -> None:
         """Wait until all that was committed has arrived and was applied, or nothing more comes."""
         crew.stop(Role.PRODUCER)
         last, before = time.monotonic(), (-1, -1)
@@ -177,8 +177,8 @@ class _Run:
                 break
             if (progress.read, applied) != before:
                 last, before = time.monotonic(), (progress.read, applied)
-            if time.monotonic() - last > PATIENCE_S:
-                self._report(f"nothing has arrived for {PATIENCE_S:.0f} s")
+            if time.monotonic() - last > SETTLE_S:
+                self._report(f"nothing has arrived for {SETTLE_S:.0f} s")
                 break
         # In this order: when the relays have ended, nothing can come any more, and the reader reads to the end.
         crew.stop(Role.CHECKER)
@@ -188,9 +188,9 @@ class _Run:
 
     def _check(self, crew: Crew, conn: Connection, faults: Faults) -> ProofOutcome:
         topic = self._own.topic
-        lines = [line for path in crew.producer_journals() for line in Tail(path).new_lines()]
+        lines = [line for path in crew.producer_journals() for line in JournalTail(path).new_lines()]
         sent = list(sent_messages(topic, lines).values())
-        read = list(read_records(topic, Tail(crew.reader_journal).new_lines()))
+        read = list(read_records(topic, JournalTail(crew.reader_journal).new_lines()))
         if not read:
             raise PlaceError("nothing was read, so nothing is shown")
         applied = [name for (name,) in conn.execute(SQL["applied"]).fetchall()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 
-class Tail:
+class JournalTail:
     """Reads what a process has added to its journal since the last read; never half a line."""
 
     def __init__(self, path: Path) -> None:

@@ -4,7 +4,7 @@ One line is written before each COMMIT, because the process may be killed in it:
 then may be there or not. What happens when the process dies:
 
 - before the COMMIT of a half message was sent, or behind it: the half message is undecided, and never seen.
-- before the COMMIT that decides or sends was sent: its line says that it may be there, and the number of its key is
+- before the COMMIT that decides or sends was sent: its line states that it may be there, and the number of its key is
   given to another message, which settles that it is not.
 - after it: that number is never given again, which settles that it is there. The checker finds a half message's
   outcome.
@@ -32,7 +32,7 @@ from outbox.statements import Statements
 from outbox_relay.proving.history import Fate, SentMessage
 
 SQL = Statements("outbox_relay/proving/prove.sql")
-PRODUCER_GROUP = "outbox-prove"
+PROOF_GROUP = "outbox-prove"
 KEYS = 40
 ROLLED_BACK = 0.06
 """The share of transactions that the producer rolls back."""
@@ -62,12 +62,12 @@ class Workload:
 
     def __init__(self, connect: Callable[[], psycopg.Connection[Any]], work: Work, out: IO[str]) -> None:
         self._connect, self._work, self._out = connect, work, out
-        self._outbox = Outbox(producer_group=PRODUCER_GROUP)
+        self._outbox = Outbox(producer_group=PROOF_GROUP)
         self._chance = random.Random(f"{work.seed} {work.producer}")  # noqa: S311 (no secret)
         self._number = 0
 
     def run(self, stops: threading.Event) -> None:
-        """Send at the rate asked for until told to stop; one second of what was missed is made up for."""
+        """Send at the rate asked for until it is asked to stop; one second of what was missed is made up for."""
         pause = 1 / self._work.rate
         while not stops.is_set():
             try:

@@ -86,7 +86,7 @@ class FaultsType(click.ParamType[list[FaultKind]]):
     default=",".join(FaultKind),
     show_default=True,
     metavar="KIND,…",
-    help="What happens to the run's own processes: kill, pause, stop, cut (its session in PostgreSQL); or none.",
+    help="What happens to the run's own processes: kill, pause, stop, disconnect (from PostgreSQL); or none.",
 )
 @click.option(
     "--delivery",
@@ -210,7 +210,7 @@ def _announce(plan: ProofPlan, servers: Servers, *, is_sure: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise CannotRunError(
-            "this is no terminal, so nobody can be asked\nstate that you agree: outbox prove --yes"
+            "standard input is not a terminal, where you could be asked\nstate that you agree: outbox prove --yes"
         )
     click.confirm("begin?", abort=True, err=True)
 

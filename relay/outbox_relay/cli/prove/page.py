@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from html import escape
 from importlib import resources
 
-from outbox_relay.console.life import POLICY
+from outbox_relay.console import life
 from outbox_relay.proving.course import Course
 from outbox_relay.proving.crew import Role
 from outbox_relay.proving.faults import FAULT_TEXTS, Fault, FaultKind
@@ -22,7 +22,7 @@ FAULT_COLOURS = {
     FaultKind.KILL: "--bad",
     FaultKind.PAUSE: "--wait",
     FaultKind.STOP: "--calm",
-    FaultKind.CUT: "--soft",
+    FaultKind.DISCONNECT: "--soft",
 }
 STYLE = """
 svg { width: 100%; height: auto; display: block; } svg text { font-size: 12px; fill: var(--soft); }
@@ -49,7 +49,7 @@ def page_of(outcome: ProofOutcome) -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta http-equiv="Content-Security-Policy" content="{life.POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>outbox prove: {word}</title>
 <style>
