@@ -41,6 +41,7 @@ PROCESSES = {
     "relay/outbox_relay/operations": "operator",
     "relay/outbox_relay/console": "operator",
     "relay/outbox_relay/cli": "operator",
+    "relay/outbox_relay/proving": "operator",
     "relay/outbox_relay/downloads": "operator",
     "migrations": "database",
 }

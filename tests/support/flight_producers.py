@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from outbox_local.demo import board, journal
-from outbox_local.demo.children import Child, Children
 from outbox_local.demo.flights import Flight
 from outbox_local.demo.journal import Entry
 from outbox_local.demo.producer import SQL, Work
+from outbox_relay.proving.children import Child, Children
 from tests.support.plain_inserts import connect
 
 SEED = 7

@@ -6,12 +6,20 @@ Nothing here knows the outbox's tables: records are compared with what producers
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from outbox_relay.proving.history import (
+    Fate,
+    Offence,
+    ReadRecord,
+    RunHistory,
+    SentMessage,
+    check_history,
+)
 from tests.support.waiting import wait_until
 
 LIMIT = 15.0
@@ -193,30 +201,30 @@ def compare(
             order of its transactions.
         identify: how to read (key, version) from a record.
     """
-    found = Findings()
-    wanted = set(committed)
-    owner: dict[tuple[str, int], str] = {}
-    partition: dict[str, int] = {}
-    newest: dict[str, int] = {}
-    for record in sorted(records, key=lambda r: (r.partition, r.offset)):
-        version = identify(record)
-        name = f"{version[0]}:{version[1]}"
-        if version in owner:
-            if owner[version] == record.message_id:
-                found.duplicate_records += 1
-            else:
-                found.doubles.append(f"{name} as {owner[version]} and {record.message_id}")
-            continue
-        owner[version] = record.message_id
-        if version not in wanted:
-            found.ghosts.append(name)
-        if partition.setdefault(version[0], record.partition) != record.partition:
-            found.inversions.append(f"{name} in partition {record.partition} and {partition[version[0]]}")
-        if newest.get(version[0], -1) > version[1]:
-            found.inversions.append(f"{name} after {newest[version[0]]}")
-        newest[version[0]] = max(newest.get(version[0], -1), version[1])
-    found.lost = sorted(f"{key}:{version}" for key, version in wanted - owner.keys())
-    return found
+    sent = {_named(one): SentMessage(_named(one), "", one[0], Fate.COMMITTED, one[1]) for one in committed}
+    owner: dict[str, str] = {}
+
+    def read() -> Iterator[ReadRecord]:
+        for record in sorted(records, key=lambda r: (r.partition, r.offset)):
+            version = identify(record)
+            name = _named(version)
+            first = owner.setdefault(name, record.message_id)
+            own = name if first == record.message_id else f"{name} as {first} and {record.message_id}"
+            yield ReadRecord("", record.partition, record.offset, version[0], own, version[1])
+
+    findings = check_history(RunHistory(list(sent.values()), read()))
+    strange = findings.ids(Offence.GHOST)
+    return Findings(
+        lost=sorted(findings.ids(Offence.LOST)),
+        ghosts=[name for name in strange if " as " not in name],
+        inversions=list(findings.found[Offence.REORDERED].values()),
+        doubles=[name for name in strange if " as " in name],
+        duplicate_records=findings.repeats,
+    )
+
+
+def _named(version: tuple[str, int]) -> str:
+    return f"{version[0]}:{version[1]}"
 
 
 def message_ids(records: Sequence[Record]) -> Counter[str]:

@@ -175,10 +175,11 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "operations": {"database", "publisher", "text"},
         "console": {"database", "operations", "text"},
         "testing": {"database", "operations", "publisher"},
+        "proving": {"database", "operations", "publisher", "text"},
         "monitoring": {"checker", "database", "operations", "publisher", "text"},
         "cli": {
             *("alarms", "calls", "checker", "console", "database", "monitoring", "operations"),
-            *("publisher", "retention", "text", "warehouse"),
+            *("proving", "publisher", "retention", "text", "warehouse"),
         },
         "__main__": {"cli"},
     },
@@ -207,9 +208,9 @@ ROOMS: dict[str, dict[str, set[str]]] = {
 """What each room of a package may import of the same package."""
 LOCAL_FROM_SERVICE = {
     "stack": {"cli", "downloads", "text"},
-    "demo": {"cli", "database", "downloads", "operations", "publisher", "text", "warehouse"},
-    "shop": {"cli", "downloads", "operations", "text"},
-    "dev": {"cli", "database", "downloads", "operations", "text"},
+    "demo": {"cli", "database", "downloads", "operations", "proving", "publisher", "text", "warehouse"},
+    "shop": {"cli", "downloads", "operations", "proving", "text"},
+    "dev": {"cli", "database", "downloads", "operations", "proving", "text"},
 }
 """What each room of the local servers may import of the service."""
 

@@ -51,6 +51,7 @@ COMMANDS = {
     "relay/outbox_relay/operations/subject_keys.sql": "what `outbox key` asks once; pages of `rewrap` by an index",
     "relay/outbox_relay/operations/topic_pauses.sql": "what `outbox topic pause` asks once; a row per lane",
     "relay/outbox_relay/operations/topics.sql": "what `outbox topic` asks once; a row per topic",
+    "relay/outbox_relay/proving/prove.sql": "tables of `outbox prove`, in a database of its own",
     "relay/outbox_relay/retention/eligibility.sql": RETENTION,
     "relay/outbox_relay/retention/ranges.sql": RETENTION,
     "relay/outbox_relay/retention/removal.sql": RETENTION,

@@ -31,6 +31,7 @@ KNOWN = {
     "spark_etl/outbox_etl/source/reader.py": ["Driver().connect"],
     # As applications open theirs.
     "local/outbox_local/demo/producer.py": ["psycopg.connect"],
+    "relay/outbox_relay/proving/workload.py": ["psycopg.connect"],
     "local/outbox_local/shop/failures.py": ["psycopg.connect"],
     "local/outbox_local/shop/tables.py": ["sqlalchemy.create_engine", "psycopg.connect"],
 }

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 
 from outbox_local.demo import board, journal
-from outbox_local.demo.children import Child, ChildError, Children
 from outbox_local.demo.consumer import READY, Reading
 from outbox_local.demo.journal import Crash
 from outbox_local.demo.pages import Pages
 from outbox_local.demo.piece import Piece, Watch
 from outbox_local.demo.producer import Work
 from outbox_local.demo.venue import Venue
+from outbox_relay.proving.children import Child, ChildError, Children
 
 LOOK_EVERY_S = 0.05
 PATIENCE_S = 30.0

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from outbox_local.demo import journal
 from outbox_local.demo.flights import Flight
-from outbox_local.demo.journal import Crash, Entry, FlightOutcome, Record, Tail
+from outbox_local.demo.journal import Crash, Entry, FlightOutcome, Record
+from outbox_relay.proving.tails import JournalTail
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,8 @@ class Watch:
 
     def __init__(self, piece: Piece) -> None:
         self.piece = piece
-        self._producers = [Tail(path) for path in piece.producer_journals]
-        self._consumer = Tail(piece.consumer_journal)
+        self._producers = [JournalTail(path) for path in piece.producer_journals]
+        self._consumer = JournalTail(piece.consumer_journal)
         self._arrived: set[int] = set()
         self.ended = self.committed = 0
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from outbox_local.demo.children import ChildError
 from outbox_local.demo.figures import Figures, measure
 from outbox_local.demo.flights import read_flights
 from outbox_local.demo.history import prove_history
@@ -25,6 +24,7 @@ from outbox_local.demo.tables import Tables
 from outbox_local.demo.venue import Venue, venue
 from outbox_local.demo.warehouse import Warehouse, WarehouseError
 from outbox_local.stack.prepare import StackOptions
+from outbox_relay.proving.children import ChildError
 from outbox_relay.text.errors import OperatorError
 
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from outbox_local.dev.screen import Screen
-from outbox_local.stack.process import tethered
+from outbox_relay.proving.children import tethered
 from outbox_relay.text.errors import OperatorError
 
 STOP_S = 45.0

@@ -13,7 +13,6 @@ from datetime import timedelta
 from pathlib import Path
 
 from outbox_local.demo import journal
-from outbox_local.demo.children import Child, ChildError, Children
 from outbox_local.demo.claims import Claim
 from outbox_local.demo.consumer import READY, Reading
 from outbox_local.demo.pages import Pages
@@ -26,6 +25,7 @@ from outbox_local.stack.api import Stack
 from outbox_local.stack.ports import listens
 from outbox_relay.downloads.errors import StackError
 from outbox_relay.operations import groups
+from outbox_relay.proving.children import Child, ChildError, Children
 
 STEP_S = 0.05
 PATIENCE_S = 60.0

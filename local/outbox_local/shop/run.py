@@ -13,7 +13,6 @@ from typing import Any
 
 from rich.console import Console
 
-from outbox_local.demo.children import ChildError
 from outbox_local.demo.claims import Claim
 from outbox_local.demo.outcome import claim_lines
 from outbox_local.demo.venue import Furnishing, Venue, venue
@@ -23,6 +22,7 @@ from outbox_local.shop.play import Run, Shopping
 from outbox_local.stack.choice import AllowedOrigins
 from outbox_local.stack.ports import Reservation
 from outbox_local.stack.prepare import StackOptions
+from outbox_relay.proving.children import ChildError
 from outbox_relay.text.errors import OperatorError
 
 SHOP = Furnishing("outbox_shop", "orders", "TRANSACTION", SQL["create"])

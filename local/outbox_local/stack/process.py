@@ -7,7 +7,6 @@ import ctypes
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,6 @@ from outbox_local.stack.users import ServiceUser
 
 PROC = Path("/proc")
 PR_SET_PDEATHSIG = 1
-# Why a launcher and no preexec_fn: where threads of librdkafka run, Python code between fork and exec can hang. The
-# launcher asks the kernel for SIGKILL at its parent's death, and becomes the program.
-_LAUNCHER = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
-    "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[2], sys.argv[2:])"
-)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -73,14 +66,6 @@ def family(pid: int) -> list[Identity]:
             if fields is not None and int(fields[1]) == pid:
                 found.append(Identity.of(int(entry.name)))
     return [identity for identity in found if identity is not None]
-
-
-def tethered(command: Sequence[str]) -> list[str]:
-    """Return a command that runs this one and is killed when the calling thread ends, however it does.
-
-    Safe in a process with threads; start it from the thread that shall keep it alive.
-    """
-    return [sys.executable, "-E", "-S", "-c", _LAUNCHER, str(os.getpid()), *command]
 
 
 def spawn(

@@ -82,6 +82,10 @@ class LazyGroup(click.Group):
                 "outbox_relay.cli.doctor.commands:doctor",
                 "Check a whole deployment, with what repairs each finding.",
             ),
+            "prove": (
+                "outbox_relay.cli.prove.commands:prove",
+                "Kill processes on your own servers, and check that every promise is kept.",
+            ),
             "metrics": (
                 "outbox_relay.cli.metrics.commands:metrics",
                 "Metrics for Prometheus, alert rules, and a dashboard for Grafana.",

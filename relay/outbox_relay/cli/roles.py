@@ -50,6 +50,7 @@ ROLES: Mapping[str, str] = {
     "status": READER,
     "console": READER,
     "doctor": READER,
+    "prove": NONE_NEEDED,
     "metrics ls": NONE_NEEDED,
     "metrics alerts": NONE_NEEDED,
     "metrics dashboard": NONE_NEEDED,

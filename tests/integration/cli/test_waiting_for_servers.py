@@ -31,7 +31,7 @@ WORDS = {
     "tail": ["orders"],
 }
 """The commands that ask Kafka something, and end."""
-OTHERS = {"dev", "up", "demo", "shop", "relay run", "metrics serve", "console", "etl reconcile"}
+OTHERS = {"dev", "up", "demo", "shop", "prove", "relay run", "metrics serve", "console", "etl reconcile"}
 """They start servers, or log."""
 
 

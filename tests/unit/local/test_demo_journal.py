@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox_local.demo import journal
-from outbox_local.demo.journal import Crash, Entry, FlightOutcome, Record, Tail
+from outbox_local.demo.journal import Crash, Entry, FlightOutcome, Record
+from outbox_relay.proving.tails import JournalTail
 
 texts = st.none() | st.binary().map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 
@@ -34,7 +35,7 @@ def test_an_entry_and_a_crash_are_read_as_they_were_written(tmp_path: Path) -> N
 
 def test_a_tail_reads_whole_lines_only(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    tail = Tail(path)
+    tail = JournalTail(path)
     assert tail.new_lines() == []
     with path.open("w") as file:
         for text, lines in (("on", []), ("e\ntw", ["one"]), ("", []), ("o\nthree\n", ["two", "three"])):
