@@ -309,17 +309,6 @@ def test_no_file_is_long() -> None:
     )
 
 
-PUBLISHER_FILES, PUBLISHER_LINES = 57, 11_200
-"""They fall: to 30 files and 7,000 lines."""
-
-
-def test_the_publisher_grows_no_more() -> None:
-    files = [path for path in (ROOT / SERVICE / "publisher").rglob("*") if path.suffix in CODE]
-    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
-    assert len(files) <= PUBLISHER_FILES, "which of its files belong together?"
-    assert lines <= PUBLISHER_LINES, "what is there twice, or serves what is gone?"
-
-
 def test_the_name_of_a_test_is_short() -> None:
     names = [
         (f"{name}:{node.lineno}", node.name)

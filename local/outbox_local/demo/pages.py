@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from outbox_local.demo.children import ChildError, Children
 from outbox_relay.cli.console.commands import missing
+from outbox_relay.proving.children import ChildError, Children
 
 
 class Pages:

@@ -13,8 +13,8 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from outbox_relay.publisher.core.values import Proof
-from outbox_relay.publisher.shard import Guarantee
 from outbox_relay.publisher.hands.transactional import TransactionalWires
+from outbox_relay.publisher.shard import Guarantee
 from tests.support.kafka_records import compare, read_topic
 from tests.support.pausing import is_stopped
 from tests.support.plain_inserts import (

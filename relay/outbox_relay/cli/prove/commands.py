@@ -28,7 +28,7 @@ from outbox_relay.proving.faults import FaultKind, read_kinds
 from outbox_relay.proving.outcome import ProofOutcome
 from outbox_relay.proving.place import Belongings, Servers, left_behind, remove, requirements
 from outbox_relay.proving.run import ProofPlan, run_proof
-from outbox_relay.publisher.guarantee import Guarantee
+from outbox_relay.publisher.shard import Guarantee
 
 MOST_MESSAGES = 1_000_000
 
