@@ -11,9 +11,10 @@ LANES = list(range(8))
 
 RECORD = """
     INSERT INTO outbox.publication
-        (epoch, batch, lo, hi, lanes, base, snapshot, after, positions, partitions, offsets)
+        (epoch, batch, lo, hi, lanes, base, snapshot, after, is_partial, positions, partitions, offsets)
     SELECT %(epoch)s, %(batch)s, min(p), max(p), %(lanes)s::smallint[], %(base)s::pg_snapshot,
-           %(snapshot)s::pg_snapshot, %(after)s, array_agg(p ORDER BY p), array_agg(%(partition)s::integer),
+           %(snapshot)s::pg_snapshot, %(after)s, %(is_partial)s,
+           array_agg(p ORDER BY p), array_agg(%(partition)s::integer),
            array_agg(%(offset)s + n - 1 ORDER BY p)
     FROM unnest(%(positions)s::bigint[]) WITH ORDINALITY u (p, n)
 """
@@ -67,6 +68,7 @@ def record(
     partition: int = 0,
     offset: int = 0,
     lanes: Sequence[int] = LANES,
+    is_partial: bool = False,
 ) -> None:
     """Write the row of one published batch; `seen` is the snapshot that it was read with."""
     conn.execute(
@@ -78,6 +80,7 @@ def record(
             "base": base,
             "snapshot": seen,
             "after": after,
+            "is_partial": is_partial,
             "partition": partition,
             "offset": offset,
             "positions": list(published),

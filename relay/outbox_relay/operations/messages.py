@@ -17,8 +17,7 @@ from psycopg.rows import RowMaker, dict_row
 from outbox.statements import Statements
 from outbox_relay.operations import holds
 from outbox_relay.operations.filters import Filters, at
-from outbox_relay.publisher.lease import read_floors
-from outbox_relay.publisher.snapshot import Snapshot
+from outbox_relay.publisher.lease import Floor, read_floors
 
 STATEMENTS = Statements("outbox_relay/operations/messages.sql")
 SETTINGS = Statements("outbox_relay/operations/status.sql")
@@ -175,9 +174,9 @@ def compose(filters: Filters) -> tuple[sql.Composed, dict[str, Any]]:
     return sql.SQL(STATEMENTS[filters.statement]).format(conditions=conditions), values
 
 
-def bind_floors(lanes: dict[int, tuple[Snapshot, bool]]) -> dict[str, Any]:
+def bind_floors(lanes: dict[int, Floor]) -> dict[str, Any]:
     """Give the lanes' floors as the arrays that messages.sql takes, and the lowest xid beyond any of them."""
-    floors = [floor for floor, _ in lanes.values()]
+    floors = [floor.snapshot for floor in lanes.values()]
     return {
         "lanes": list(lanes),
         "floors": [*map(str, floors)],

@@ -21,8 +21,8 @@ from outbox_relay.operations.failovers import Failover
 from outbox_relay.operations.groups import Alarm
 from outbox_relay.operations.half_messages import OVERDUE_S
 from outbox_relay.operations.hold_groups import HoldGroup
-from outbox_relay.publisher.lease import read_floors
-from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
+from outbox_relay.publisher.lease import Floor, read_floors
+from outbox_relay.publisher.snapshot import BEGINNING
 
 STATEMENTS = Statements("outbox_relay/operations/status.sql")
 WINDOW_S = 10.0
@@ -211,10 +211,10 @@ def _backlog(conn: psycopg.Connection[Any], status: Status, most: int | None) ->
 def _differences(conn: psycopg.Connection[Any], most: int | None = None) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     # The lanes of one relay nearly always share their floor.
-    groups: dict[tuple[Snapshot, bool], list[int]] = defaultdict(list)
+    groups: dict[Floor, list[int]] = defaultdict(list)
     from_start: list[int] = []
-    for lane, known in read_floors(conn).items():
-        (from_start if known[0] == BEGINNING else groups[known]).append(lane)
+    for lane, floor in read_floors(conn).items():
+        (from_start if floor.snapshot == BEGINNING else groups[floor]).append(lane)
     with conn.cursor(row_factory=dict_row) as cursor:
         # Here nearly every row is wanted, so it comes before indexes are preferred.
         if from_start:
@@ -223,15 +223,18 @@ def _differences(conn: psycopg.Connection[Any], most: int | None = None) -> list
             ).fetchall()
         if groups:
             cursor.execute(STATEMENTS["prefer_indexes"])
-        for (floor, is_partial), lanes in groups.items():
+        for floor, lanes in groups.items():
             values = {
-                "partial": is_partial,
+                "partial": floor.is_partial,
                 "lanes": lanes,
-                "xmin": str(floor.xmin),
-                "xmax": str(floor.xmax),
-                "xip": floor.xip_array,
+                "epoch": floor.epoch,
+                "xmin": str(floor.snapshot.xmin),
+                "xmax": str(floor.snapshot.xmax),
+                "xip": floor.snapshot.xip_array,
                 "most": most,
             }
+            before = cursor.execute(STATEMENTS["before_floor"], values).fetchone()
+            values["before"] = None if before is None else before["batch"]
             rows += cursor.execute(STATEMENTS["backlog"], values).fetchall()
     return rows
 

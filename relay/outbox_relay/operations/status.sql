@@ -32,10 +32,18 @@ SELECT EXISTS (
     WHERE e.leased_until > clock_timestamp()
 )
 
+-- name: before_floor
+-- The newest batch of the lanes' epoch with no message beyond their floor: the batches of an epoch are written one after the other, and
+-- each after its messages. No row: the floor is older than the epoch.
+SELECT b.batch FROM outbox.publication b
+WHERE b.epoch = %(epoch)s AND b.xid < %(xmin)s::xid8 AND %(partial)s
+ORDER BY b.batch DESC LIMIT 1
+
 -- name: backlog
 -- What is committed and not recorded as published: the difference between now and the floor of these lanes,
--- which two index scans find however much has been published, without what has a publication where some has ("partial"). Messages that wait are left out and those
--- whose time has not come are counted apart. The age is that of the commit, as near as it is known: when the
+-- which two index scans find however much has been published. Where some of it has a publication ("partial"), that is of a later batch
+-- than "before", or, without one, any: until a relay that took over has moved the floor. Messages that wait are left out and those whose
+-- time has not come are counted apart. The age is that of the commit, as near as it is known: when the
 -- message was inserted or decided, or fell due. With "most" so many are read at most, of each partition those of the
 -- oldest transactions first, as the index has them.
 SELECT topic, lane,
@@ -57,7 +65,9 @@ FROM (SELECT m.* FROM (
 ) m
 WHERE NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
     AND NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b
-                                 WHERE %(partial)s AND b.xid >= %(xmin)s::xid8) p WHERE p.position = m.position)
+                                 WHERE %(partial)s AND b.xid >= %(xmin)s::xid8
+                                     AND (%(before)s::bigint IS NULL
+                                          OR (b.epoch = %(epoch)s AND b.batch > %(before)s::bigint))) p WHERE p.position = m.position)
 LIMIT %(most)s::bigint) m
 GROUP BY topic, lane
 

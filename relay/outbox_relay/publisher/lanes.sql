@@ -155,12 +155,13 @@ WHERE m.state = 'COMMITTED' AND m.xid >= pg_snapshot_xmin(pg_current_snapshot())
          OR EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id))
 
 -- name: floors
--- The floor of each lane: that of the last publication of its epoch that speaks for it, unless it is stopped; and whether some
--- messages beyond it are published. Those of a relay of the version before may have a base, beyond which some are. A lane that has never
+-- The floor of each lane: that of the last publication of its epoch that speaks for it, unless it is stopped; whether some
+-- messages beyond it are published, and the lane's epoch. Those of a relay of the version before may have a base, beyond which some are. A lane that has never
 -- been published, or whose snapshots come from another cluster, has no floor.
 SELECT l.lane, CASE WHEN l.system_identifier = (SELECT c.system_identifier FROM pg_control_system() c)
                     THEN coalesce(p.base, p.snapshot, l.base, l.snapshot)::text END,
-       coalesce(p.is_partial, l.is_partial) OR coalesce(p.base, CASE WHEN p.snapshot IS NULL THEN l.base END) IS NOT NULL
+       coalesce(p.is_partial, l.is_partial) OR coalesce(p.base, CASE WHEN p.snapshot IS NULL THEN l.base END) IS NOT NULL,
+       l.epoch
 FROM outbox.lane l
 LEFT JOIN LATERAL (
     SELECT b.base, b.snapshot, b.is_partial FROM outbox.publication b

@@ -25,7 +25,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -78,6 +78,17 @@ DIVIDED_SESSION = (
 def owner_name() -> str:
     """Name this process for people and for the lease: host, pid and a random part."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+
+
+class Floor(NamedTuple):
+    """How far a lane is published."""
+
+    snapshot: Snapshot
+    """All that it sees is published, or waits. BEGINNING where none is known, or another cluster's."""
+    is_partial: bool
+    """Whether some messages beyond it are published."""
+    epoch: int
+    """The lane's."""
 
 
 @dataclass(slots=True)
@@ -192,7 +203,7 @@ class Lease:
                 # No other relay has lanes, and a wait for a producer's row lock must not undo it.
                 conn.execute(STATEMENTS["lock_timeout"], {"ms": "0"})
                 _take_over_restored(conn)
-            floors = {lane: floor for lane, (floor, _) in read_floors(conn).items() if lane in free}
+            floors = {lane: floor.snapshot for lane, floor in read_floors(conn).items() if lane in free}
             # In the transaction that writes where the lanes are: it is noted, or the next taker finds it again.
             _note_failover(conn, free)
             values = {**mine, "batch": batch, "delivery": str(self.delivery), "restored": restored}
@@ -342,15 +353,12 @@ def lock_holders(conn: psycopg.Connection[Any]) -> list[str]:
     return [row[0] for row in conn.execute(STATEMENTS["lock_holders"]).fetchall()]
 
 
-def read_floors(conn: psycopg.Connection[Any]) -> dict[int, tuple[Snapshot, bool]]:
-    """Read the recorded floor of every lane, and whether some messages beyond it are published.
-
-    The floor is BEGINNING where none is known, or another cluster's.
-    """
+def read_floors(conn: psycopg.Connection[Any]) -> dict[int, Floor]:
+    """Read the recorded floor of every lane."""
     rows = conn.execute(STATEMENTS["floors"]).fetchall()
     return {
-        lane: (BEGINNING if floor is None else Snapshot.parse(floor), is_partial)
-        for lane, floor, is_partial in rows
+        lane: Floor(BEGINNING if snapshot is None else Snapshot.parse(snapshot), is_partial, epoch)
+        for lane, snapshot, is_partial, epoch in rows
     }
 
 

@@ -257,6 +257,49 @@ def plan(conn: Connection, statement: str, values: dict[str, Any]) -> tuple[str,
     return json.dumps(found), root["Shared Hit Blocks"] + root["Shared Read Blocks"]
 
 
+def beyond_floor(conn: Connection) -> dict[str, Any]:
+    """What the statements about what is beyond the floor bind."""
+    floor = read_floors(conn)[0]
+    return {
+        "lanes": list(range(8)),
+        "epoch": floor.epoch,
+        "xmin": str(floor.snapshot.xmin),
+        "xmax": str(floor.snapshot.xmax),
+        "xip": floor.snapshot.xip_array,
+        "partial": floor.is_partial,
+        "before": None,
+        "most": None,
+    }
+
+
+@pytest.mark.parametrize("partitions", [1, 30])
+def test_only_publications_beyond_the_floor_are_read(
+    database: str, conn: Connection, partitions: int
+) -> None:
+    """A relay states with each publication that some messages beyond its floor are published."""
+    own_lanes(conn)
+    for _ in range(partitions - 3):
+        conn.execute("SELECT outbox.add_partition(1000)")
+    insert_numbered(conn, "orders", 100_000)
+    found, before = positions(conn), snapshot(conn)
+    for batch in range(1_000):
+        record(conn, found[batch * 100 : batch * 100 + 100], seen=before, batch=batch + 1, is_partial=True)
+    assert backlog(database) == 0  # the floor is older than the epoch
+    insert_numbered(conn, "orders", 110)
+    found, seen = positions(conn), snapshot(conn)
+    record(conn, found[100_000:100_050], seen=seen, batch=1_001, is_partial=True)
+    insert_numbered(conn, "orders", 10)
+    record(conn, positions(conn)[-10:-5], seen=seen, batch=1_002, is_partial=True)
+    values = beyond_floor(conn)
+    _, blocks = plan(conn, STATEMENTS["before_floor"], values)
+    assert blocks < 10 * partitions + 20
+    text, blocks = plan(conn, STATEMENTS["backlog"], values | {"before": 1_000})
+    assert "(batch > " in text.replace("\\", "")
+    assert "Seq Scan" not in text
+    assert blocks < 30 * partitions + 200
+    assert backlog(database) == 5  # what the floor sees is published, or waits
+
+
 @pytest.mark.parametrize("partitions", [1, 30])
 def test_the_backlog_is_found_by_the_finders_index_however_much_is_published(
     database: str, conn: Connection, partitions: int
@@ -270,16 +313,7 @@ def test_the_backlog_is_found_by_the_finders_index_however_much_is_published(
             conn, positions(conn)[batch * 5000 : batch * 5000 + 5000], seen=snapshot(conn), batch=batch + 1
         )
     insert_numbered(conn, "orders", 10)
-    floor, is_partial = read_floors(conn)[0]
-    values = {
-        "lanes": list(range(8)),
-        "xmin": str(floor.xmin),
-        "xmax": str(floor.xmax),
-        "xip": floor.xip_array,
-        "partial": is_partial,
-        "most": None,
-    }
-    text, blocks = plan(conn, STATEMENTS["backlog"], values)
+    text, blocks = plan(conn, STATEMENTS["backlog"], beyond_floor(conn))
     assert "_xid_lane_hashtext_idx" in text
     assert "Seq Scan" not in text
     assert "_pkey" not in text.replace("waiting_pkey", "")
