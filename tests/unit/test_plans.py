@@ -169,7 +169,7 @@ EXEMPT: dict[str, dict[str, str]] = {
     "relay/outbox_relay/publisher/hands/batches.sql": {
         "identity": "reads what the server knows of itself",
         **dict.fromkeys(["known", "begin", "forget", "was_exactly_once"], "a row per shard, and its intents"),
-        **dict.fromkeys(["lock_shard", "intend_last"], "when lanes are taken: one row"),
+        **dict.fromkeys(["proven", "not_proven", "intend_last"], "when lanes are taken: one row"),
         **dict.fromkeys(["intents", "end_intents"], "when lanes are taken: three intents of a shard at most"),
         "end_announcements": "when lanes are taken: what is held of them, by its index",
     },

@@ -6,12 +6,14 @@ CREATE TABLE outbox.exactly_once (
     shard   text       PRIMARY KEY CHECK (shard ~ '^[1-9][0-9]*/[1-9][0-9]*$'),
     name    text       NOT NULL,
     lanes   smallint[] NOT NULL,
-    is_over boolean    NOT NULL DEFAULT false
+    is_over boolean    NOT NULL DEFAULT false,
+    not_proven_since timestamptz
 );
 COMMENT ON TABLE outbox.exactly_once IS 'The shards whose messages go to Kafka in transactions.';
 COMMENT ON COLUMN outbox.exactly_once.name IS
     'the consumer group whose offsets are numbers of batches; with -0 and -1, the transactional ids of the two producers';
 COMMENT ON COLUMN outbox.exactly_once.is_over IS 'they do no more; Kafka has records of transactions that were aborted';
+COMMENT ON COLUMN outbox.exactly_once.not_proven_since IS 'Kafka has another batch than the intents: nothing of the shard is published';
 
 -- What each batch has that Kafka may have: written before it is sent. The last committed one stays. By batch first: those that are deleted
 -- are named, and a held snapshot keeps them in the index. Not a foreign key: each batch would

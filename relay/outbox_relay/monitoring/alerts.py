@@ -53,7 +53,7 @@ ALERTS = (
     AlertRule(
         "OutboxProblem",
         "max by (database, kind) (outbox_problems"
-        '{kind!~"dead|dead_letters|exhausted|failover|hold|late|no_checker|no_relay|partitions"}) > 0',
+        '{kind!~"dead|dead_letters|exhausted|failover|hold|late|no_checker|no_relay|not_proven|partitions"}) > 0',
         "5m",
         "ticket",
         f"{_DATABASE}: outbox status reports {{{{ $labels.kind }}}}",
@@ -71,6 +71,13 @@ ALERTS = (
         "1m",
         "page",
         f"{_DATABASE}: no relay runs",
+    ),
+    AlertRule(
+        "OutboxNotProven",
+        'max by (database) (outbox_problems{kind="not_proven"}) > 0',
+        "0m",
+        "page",
+        f"{_DATABASE}: nothing of a shard is published, because Kafka does not prove its last batch",
     ),
     AlertRule(
         "OutboxFiguresOld",

@@ -34,6 +34,7 @@ def problems(status: Status, max_age: float = MAX_AGE_S) -> list[Problem]:
         max_age: age in seconds beyond which a message that waits for a running relay is a problem.
     """
     return [
+        *_not_proven(status),
         *_relay(status),
         *_older_relay(status),
         *_held(status),
@@ -50,6 +51,17 @@ def problems(status: Status, max_age: float = MAX_AGE_S) -> list[Problem]:
 
 def _alive(lane: LaneStatus) -> bool:
     return lane.owner is not None and lane.lease is not None and lane.lease > 0
+
+
+def _not_proven(status: Status) -> Iterator[Problem]:
+    for one in status.not_proven:
+        yield Problem(
+            "not_proven",
+            f"nothing of shard {one.shard} is published (BATCH_NOT_PROVEN): Kafka has another batch than PostgreSQL; "
+            "the relay's log names both, and the way out",
+            "outbox failover scan",
+            one.age,
+        )
 
 
 def _relay(status: Status) -> Iterator[Problem]:

@@ -97,6 +97,14 @@ class GrownTopic:
     partitions_in_kafka: int
 
 
+@dataclass(frozen=True)
+class NotProven:
+    """A shard that is delivered exactly once, and whose last batch Kafka does not prove; for how many seconds."""
+
+    shard: str
+    age: float
+
+
 @dataclass
 class Status:
     """The outbox at one moment."""
@@ -111,6 +119,7 @@ class Status:
     grown: list[GrownTopic]
     partitions: partitions.Partitions
     failovers: list[Failover]
+    not_proven: list[NotProven]
     consumers: ConsumerTotals
     window: float
     backlog_is_cut: bool = False
@@ -135,6 +144,8 @@ def look(conn: psycopg.Connection[Any], window: float = WINDOW_S, *, most: int |
             waiting = cursor.execute(STATEMENTS["waiting"]).fetchall()
         with conn.cursor(row_factory=class_row(GrownTopic)) as cursor:
             grown = cursor.execute(STATEMENTS["grown"]).fetchall()
+        with conn.cursor(row_factory=class_row(NotProven)) as cursor:
+            not_proven = cursor.execute(STATEMENTS["not_proven"]).fetchall()
         status = Status(
             total=Share(),
             topics=defaultdict(Share),
@@ -146,6 +157,7 @@ def look(conn: psycopg.Connection[Any], window: float = WINDOW_S, *, most: int |
             grown=grown,
             partitions=partitions.read(conn),
             failovers=failovers.everything(conn),
+            not_proven=not_proven,
             consumers=consumers.totals(conn),
             window=window,
         )

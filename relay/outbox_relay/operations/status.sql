@@ -25,6 +25,11 @@ FROM outbox.lane l LEFT JOIN outbox.lease e ON e.epoch = l.epoch AND e.owner = l
 -- Topics that have more partitions in Kafka than keys are hashed over.
 SELECT name, partitions, partitions_in_kafka FROM outbox.topic WHERE partitions_in_kafka > partitions ORDER BY name
 
+-- name: not_proven
+-- Shards that are delivered exactly once, and stand still; and for how many seconds.
+SELECT x.shard, extract(epoch FROM clock_timestamp() - x.not_proven_since)::float8 AS age
+FROM outbox.exactly_once x WHERE x.not_proven_since IS NOT NULL AND NOT x.is_over ORDER BY x.shard
+
 -- name: relay_runs
 -- Whether a relay holds a lane at this moment.
 SELECT EXISTS (

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, ResourceType
 from outbox_local.stack import storage
 from outbox_local.stack.api import Stack
 from tests.support.kafka_records import compare, read_topic
+from tests.support.outbox_command import outbox
 from tests.support.plain_inserts import (
     Connection,
     connect,
@@ -44,6 +45,12 @@ def refused(database: str, servers: str, *options: str) -> str:
     with RelayProcess(database, servers, *EXACTLY, *options) as relay:
         assert relay.wait(60) == 1, relay.output()
         return relay.output()
+
+
+def problems(database: str) -> dict[str, str]:
+    """What `outbox status` reports, by its kind."""
+    found = outbox("status", "--check", "--json", OUTBOX_DSN=database).json
+    return {one["kind"]: one["text"] for one in found["problems"]}
 
 
 def name_of(conn: Connection, shard: str = "1/1") -> str:
@@ -147,11 +154,13 @@ def test_a_group_that_kafka_forgot_stops_its_shard_alone(
         said = refused(database, bootstrap_servers, *one)
         assert "BATCH_NOT_PROVEN" in said
         assert "outbox relay run --delivery at-least-once" in said
+        assert "nothing of shard 1/2 is published (BATCH_NOT_PROVEN)" in problems(database)["not_proven"]
         wait_until(lambda: conn.execute(PUBLISHED, [topic]).fetchone() == (3,), "the other shard goes on")
         assert [row for row in conn.execute(INTENTS) if row[0] == "1/2"] == [
             row for row in intents if row[0] == "1/2"
         ]
         run(database, bootstrap_servers, conn, *AT_LEAST, *one)
+        assert "not_proven" not in problems(database)
         for key in keys:
             insert(conn, topic, key, f"{key}:2")
         run(database, bootstrap_servers, conn, *EXACTLY, *one)

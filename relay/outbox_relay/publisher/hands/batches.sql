@@ -17,7 +17,7 @@ SELECT i.batch, i.digest FROM outbox.intent i WHERE i.shard = %(shard)s ORDER BY
 -- A shard is delivered exactly once from now on. Its batch 0 has no message.
 WITH begun AS (
     INSERT INTO outbox.exactly_once (shard, name, lanes) VALUES (%(shard)s, %(name)s, %(lanes)s::smallint[])
-    ON CONFLICT (shard) DO UPDATE SET name = excluded.name, lanes = excluded.lanes, is_over = false
+    ON CONFLICT (shard) DO UPDATE SET name = excluded.name, lanes = excluded.lanes, is_over = false, not_proven_since = NULL
 )
 INSERT INTO outbox.intent (shard, batch, digest, ids, positions, partitions)
 VALUES (%(shard)s, 0, %(digest)s, '{}', '{}', '{}')
@@ -29,9 +29,13 @@ WITH ended AS (
 )
 UPDATE outbox.exactly_once SET is_over = true WHERE shard = %(shard)s
 
--- name: lock_shard
+-- name: proven
 -- Relays of two other shards, which have parts of its lanes, may prove it at the same time. No row: another one has.
-SELECT x.shard FROM outbox.exactly_once x WHERE x.shard = %(shard)s AND NOT x.is_over FOR UPDATE
+UPDATE outbox.exactly_once SET not_proven_since = NULL WHERE shard = %(shard)s AND NOT is_over RETURNING shard
+
+-- name: not_proven
+-- For operators; the relay that cannot prove the shard ends.
+UPDATE outbox.exactly_once SET not_proven_since = coalesce(not_proven_since, clock_timestamp()) WHERE shard = %(shard)s
 
 -- name: intend_last
 -- The batch with which a group ends that is left.

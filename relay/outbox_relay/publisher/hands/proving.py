@@ -13,7 +13,7 @@ delivers at least once takes over all the same, and publishes again what may be 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
@@ -248,6 +248,8 @@ class Proving:
         self._lock()  # another leader may have sent it
         if not known or self._intents(shard) != known:
             raise _proven_by_another(shard)
+        with suppress(psycopg.errors.LockNotAvailable):
+            self.conn.execute(STATEMENTS["not_proven"], {"shard": shard})
         reason = f"Kafka has batch {offset}; expected one of {known}"
         raise not_proven(reason, wires.name) from NotProvenError(reason)
 
@@ -256,7 +258,7 @@ class Proving:
         values = {"shard": shard, "batch": offset.number}
         with self.conn.transaction():
             self._lock()
-            if self.conn.execute(STATEMENTS["lock_shard"], values).fetchone() is None:
+            if self.conn.execute(STATEMENTS["proven"], values).fetchone() is None:
                 raise _proven_by_another(shard)
             found = self.conn.execute(STATEMENTS["unrecorded"], values).fetchall()
             if found:
