@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from outbox_local.stack.api import Stack
 from outbox_relay.operations.holds import everything
-from outbox_relay.publisher.topics import PartitionProbe, TopicLookup
+from outbox_relay.publisher import topics
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import Connection, connect, insert, keys_of_lanes, wait_published
 from tests.support.publications import value
@@ -142,8 +143,8 @@ def test_a_partition_without_enough_replicas_is_held_and_others_flow(
 def test_without_the_right_to_read_configurations_a_topic_waits_for_replicas(
     private_database: str, broker: SecondBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TopicLookup, "_settings_in_kafka", lambda *_: {})
-    monkeypatch.setattr(PartitionProbe, "_min_insync_replicas", lambda *_: None)
+    forbidden = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    monkeypatch.setattr(topics, "_configurations", lambda _, names: dict.fromkeys(names, forbidden))
     servers = broker.bootstrap_servers
     with (
         connect(private_database) as conn,
