@@ -170,7 +170,7 @@ class Lease:
         return taken
 
     def _take(self, conn: psycopg.Connection[Any], lanes: Iterable[int], batch: int) -> Taken:
-        mine = {"owner": self.owner, "epoch": self.epoch}
+        mine, taken = {"owner": self.owner, "epoch": self.epoch}, Taken()
         with conn.transaction() as transaction:
             conn.execute(STATEMENTS["lock_timeout"], {"ms": f"{TAKE_WAIT_S * 1000:.0f}"})
             # Frozen here, this process keeps other relays from renewing: it loses its session before they lose lanes.
@@ -182,7 +182,7 @@ class Lease:
             rows = conn.execute(STATEMENTS["lock_free"], {**mine, "lanes": array_text(lanes)}).fetchall()
             free = frozenset(lane for (lane,) in rows)
             if not free or not self._may_take(conn, free):
-                return Taken()
+                return taken
             is_copied = _one(conn, "is_copied")
             if is_copied:
                 log.warning("a dump was restored into this database")
@@ -198,7 +198,7 @@ class Lease:
             held = _not_marked(conn, free, restored=restored)
             free -= held
             if not free or (held and (restored or not self._may_take(conn, free))):
-                return Taken()  # once restored messages are taken over nothing shows any more that they were
+                return taken  # once restored messages are taken over nothing shows any more that they were
             if restored:
                 # No other relay has lanes, and a wait for a producer's row lock must not undo it.
                 conn.execute(STATEMENTS["lock_timeout"], {"ms": "0"})
@@ -213,8 +213,9 @@ class Lease:
             rows = conn.execute(STATEMENTS["take"], values).fetchall()
             conn.execute(STATEMENTS["note_origin"])
             conn.execute(STATEMENTS["clear"], {"epoch": self.epoch})
-        doubted = {lane: until for lane, until, _ in rows}
-        return Taken(floors, doubted, frozenset(lane for lane, _, is_left in rows if is_left))
+            doubted = {lane: until for lane, until, _ in rows}
+            taken = Taken(floors, doubted, frozenset(lane for lane, _, is_left in rows if is_left))
+        return taken  # nothing, if that was rolled back
 
     def _may_take(self, conn: psycopg.Connection[Any], free: frozenset[int]) -> bool:
         """Return whether lanes that are free, and locked, can be taken."""
