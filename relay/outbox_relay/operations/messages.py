@@ -17,7 +17,8 @@ from psycopg.rows import RowMaker, dict_row
 from outbox.statements import Statements
 from outbox_relay.operations import holds
 from outbox_relay.operations.filters import Filters, at
-from outbox_relay.publisher.lease import Floor, read_floors
+from outbox_relay.publisher.lease import read_floors
+from outbox_relay.publisher.snapshot import Floor
 
 STATEMENTS = Statements("outbox_relay/operations/messages.sql")
 SETTINGS = Statements("outbox_relay/operations/status.sql")

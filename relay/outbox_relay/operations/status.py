@@ -21,8 +21,8 @@ from outbox_relay.operations.failovers import Failover
 from outbox_relay.operations.groups import Alarm
 from outbox_relay.operations.half_messages import OVERDUE_S
 from outbox_relay.operations.hold_groups import HoldGroup
-from outbox_relay.publisher.lease import Floor, read_floors
-from outbox_relay.publisher.snapshot import BEGINNING
+from outbox_relay.publisher.lease import read_floors
+from outbox_relay.publisher.snapshot import BEGINNING, Floor
 
 STATEMENTS = Statements("outbox_relay/operations/status.sql")
 WINDOW_S = 10.0

@@ -25,14 +25,14 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg
 
 from outbox.partitioning.lanes import LANES
 from outbox.statements import Statements, array_text
 from outbox_relay.publisher.shard import ALL_LANES, Guarantee, Shard
-from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
+from outbox_relay.publisher.snapshot import BEGINNING, Floor, Snapshot
 from outbox_relay.text.errors import OperatorError
 from outbox_relay.text.logs import Log
 
@@ -78,17 +78,6 @@ DIVIDED_SESSION = (
 def owner_name() -> str:
     """Name this process for people and for the lease: host, pid and a random part."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
-
-
-class Floor(NamedTuple):
-    """How far a lane is published."""
-
-    snapshot: Snapshot
-    """All that it sees is published, or waits. BEGINNING where none is known, or another cluster's."""
-    is_partial: bool
-    """Whether some messages beyond it are published."""
-    epoch: int
-    """The lane's."""
 
 
 @dataclass(slots=True)

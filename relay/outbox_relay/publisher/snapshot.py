@@ -58,3 +58,14 @@ class Difference(NamedTuple):
     base: Snapshot
     current: Snapshot
     is_partial: bool
+
+
+class Floor(NamedTuple):
+    """How far a lane is published."""
+
+    snapshot: Snapshot
+    """All that it sees is published, or waits. BEGINNING where none is known, or another cluster's."""
+    is_partial: bool
+    """Whether some messages beyond it are published."""
+    epoch: int
+    """The lane's."""
