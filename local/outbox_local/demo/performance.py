@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 
 from outbox_local.demo import board, journal
-from outbox_local.demo.consumer import READY, Reading
 from outbox_local.demo.journal import Crash
 from outbox_local.demo.pages import Pages
 from outbox_local.demo.piece import Piece, Watch
 from outbox_local.demo.producer import Work
 from outbox_local.demo.venue import Venue
 from outbox_relay.proving.children import Child, ChildError, Children
+from outbox_relay.proving.reader import READY, ReaderWork
 
 LOOK_EVERY_S = 0.05
 PATIENCE_S = 30.0
@@ -51,7 +51,7 @@ class _Performance:
         self._piece, self._audience, self._children = piece, audience, children
         self._venue = venue
         self._watch = Watch(piece)
-        reading = Reading(venue.topic, venue.partitions, str(piece.consumer_journal))
+        reading = ReaderWork(venue.topic, venue.partitions, str(piece.consumer_journal))
         self._consumer = children.start("consumer", "-m", "outbox_local.demo.consumer", reading.as_argument())
         self._relay = self._start_relay("relay 1")
         self._pages = Pages(children, audience.tell, "--read-only")

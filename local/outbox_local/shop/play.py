@@ -14,7 +14,6 @@ from pathlib import Path
 
 from outbox_local.demo import journal
 from outbox_local.demo.claims import Claim
-from outbox_local.demo.consumer import READY, Reading
 from outbox_local.demo.pages import Pages
 from outbox_local.demo.venue import Venue
 from outbox_local.shop.customers import Customers, Visit
@@ -26,6 +25,7 @@ from outbox_local.stack.ports import listens
 from outbox_relay.downloads.errors import StackError
 from outbox_relay.operations import groups
 from outbox_relay.proving.children import Child, ChildError, Children
+from outbox_relay.proving.reader import READY, ReaderWork
 
 STEP_S = 0.05
 PATIENCE_S = 60.0
@@ -136,7 +136,7 @@ class Run:
         """Read the topic with a stock consumer, from its beginning to its end; return the order of each record."""
         self._readings += 1
         path = self._shopping.directory / f"records-{self._readings}.jsonl"
-        reading = Reading(self._venue.topic, self._venue.partitions, str(path))
+        reading = ReaderWork(self._venue.topic, self._venue.partitions, str(path))
         name = f"reader {self._readings}"
         reader = self._children.start(name, "-m", "outbox_local.demo.consumer", reading.as_argument())
         deadline = time.monotonic() + START_S

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -25,6 +25,7 @@ TIMEOUT_S = 15.0
 FLUSH_S = 0.05
 READY = "reading"
 """What it prints when it reads."""
+LineOf = Callable[[Message, float], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,16 @@ class ReaderWork:
 class StockReader:
     """Reads a whole topic, from its beginning, until it is asked to stop."""
 
-    def __init__(self, kafka: Mapping[str, Any], reading: ReaderWork, out: IO[str]) -> None:
-        self._reading, self._out = reading, out
+    def __init__(self, kafka: Mapping[str, Any], reading: ReaderWork, out: IO[str], line: LineOf) -> None:
+        """Assign all partitions.
+
+        Args:
+            kafka: the client's settings.
+            reading: what to read.
+            out: the journal.
+            line: makes the journal's line of a record, and of the seconds since 1970 at which it was received.
+        """
+        self._reading, self._out, self._line = reading, out, line
         self._stopping = False
         self._ends: dict[int, int] = {}
         """The offset at which each partition was last found to have nothing more."""
@@ -95,19 +104,7 @@ class StockReader:
             elif not error.retriable() and error.code() != KafkaError._ALL_BROKERS_DOWN:
                 raise KafkaException(error)
             return
-        headers = message.headers() or ()
-        pairs = headers.items() if isinstance(headers, dict) else headers
-        message_id = next((_text(value) for name, value in pairs if name == "outbox-id"), "")
-        line = [
-            partition,
-            offset,
-            _text(message.key()),
-            message_id,
-            _counter(message.value()),
-            message.timestamp()[1],
-            round(received, 6),
-        ]
-        self._out.write(json.dumps(line, separators=(",", ":")) + "\n")
+        self._out.write(self._line(message, round(received, 6)))
 
     def _watermarks(self) -> dict[int, int]:
         """Return where each partition ends now; a partition that ends at 0 has nothing to read."""
@@ -117,6 +114,26 @@ class StockReader:
             for part in range(self._reading.partitions)
         }
         return {part: end for part, end in ends.items() if end > 0}
+
+
+def header_pairs(message: Message) -> Iterable[tuple[str, bytes | str | None]]:
+    """Return the headers of a record, in their order."""
+    headers = message.headers() or ()
+    return headers.items() if isinstance(headers, dict) else headers
+
+
+def _line_of(message: Message, received: float) -> str:
+    message_id = next((_text(value) for name, value in header_pairs(message) if name == "outbox-id"), "")
+    line = [
+        message.partition(),
+        message.offset(),
+        _text(message.key()),
+        message_id,
+        _counter(message.value()),
+        message.timestamp()[1],
+        received,
+    ]
+    return json.dumps(line, separators=(",", ":")) + "\n"
 
 
 def _counter(value: bytes | None) -> int | None:
@@ -149,11 +166,11 @@ def client_settings() -> dict[str, Any]:
     }
 
 
-def main(argument: str) -> None:
-    """Run as `python -m outbox_relay.proving.reader READING`."""
+def main(argument: str, line: LineOf = _line_of) -> None:
+    """Run as `python -m outbox_relay.proving.reader READING`, until SIGTERM."""
     reading = ReaderWork(**json.loads(argument))
     with Path(reading.journal).open("w", encoding="utf-8") as out:
-        reader = StockReader(client_settings(), reading, out)
+        reader = StockReader(client_settings(), reading, out, line)
         signal.signal(signal.SIGTERM, reader.stop)
         reader.run()
 
