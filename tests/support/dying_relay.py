@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 import runpy
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -22,9 +22,12 @@ from tests.support.relay_entry import die_with
 
 
 def strike(when: str) -> None:
-    """End at once, with no cleanup and no goodbye to the servers; or stand still until somebody lets it go on."""
+    """End at once, with no cleanup and no goodbye to the servers; or stand still until somebody lets it go on.
+
+    The signal goes to this thread: one to the process is taken by the main thread, and the step would go on meanwhile.
+    """
     pauses = when.startswith("pauses")
-    os.kill(os.getpid(), signal.SIGSTOP if pauses else signal.SIGKILL)
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP if pauses else signal.SIGKILL)
     assert pauses, "still alive"
 
 
