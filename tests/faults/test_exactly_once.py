@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from tests.support.pausing import is_stopped
 from tests.support.plain_inserts import connect, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeDatabase, MakeTopic
-from tests.support.waiting import StageTimeoutError, WaitTimeoutError, wait_until
+from tests.support.waiting import wait_until
 
 ENTRY = str(Path(__file__).parents[1] / "support/dying_relay.py")
 AT_ONCE = 6
@@ -164,14 +163,10 @@ def test_kafka_that_stands_still_while_a_transaction_ends_is_waited_for(
             wait_until(lambda: stands_still(relay), "it stands still")
             private_stack.pause_kafka()
             os.kill(relay.process.pid, signal.SIGCONT)
-            with suppress(WaitTimeoutError):
-                relay.wait_for("delivery failed")
+            relay.wait_for("delivery failed")
             private_stack.resume_kafka()
-            if is_in_doubt := relay.find("delivery failed") is not None:
-                relay.wait_for("transactions proven")
+            relay.wait_for("transactions proven")
         with connect(database) as conn:
             wait_published(conn)
         relay.stop()
     assert not wrong_with(servers, load, topic)
-    if not is_in_doubt:
-        raise StageTimeoutError("the transaction ended before Kafka stood still")
