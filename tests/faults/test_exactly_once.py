@@ -5,8 +5,6 @@ Topics are read as consumers of committed messages read them.
 
 from __future__ import annotations
 
-import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from outbox_local.stack.api import Stack
 from tests.support.background_load import NumberedLoad
 from tests.support.bystander import Bystander
 from tests.support.kafka_records import compare, read_topic
-from tests.support.pausing import is_stopped
 from tests.support.plain_inserts import connect, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeDatabase, MakeTopic
@@ -92,12 +89,6 @@ def test_a_relay_may_die_before_and_after_any_step_of_a_batch(
     assert {name: broken for name, run in running.items() if (broken := run.result())} == {}
 
 
-def stands_still(relay: RelayProcess) -> bool:
-    """Return whether a relay that pauses at a step has come to it."""
-    assert relay.process.poll() is None, relay.output()
-    return is_stopped(Path(f"/proc/{relay.process.pid}"))
-
-
 PAUSES = {
     "before its intent is written": ("publisher.hands.writes:Writes._intend", "pauses before", 4),
     "behind its intent": (f"{WIRES}.begin", "pauses before", 4),
@@ -117,11 +108,11 @@ def pause_and_recover(servers: str, database: str, topic: str, step: tuple[str, 
             publish_all(servers, database)  # there is something to prove from now on
         entry = (ENTRY, step[0], step[1], str(step[2]))
         with RelayProcess(database, servers, *OPTIONS, entry=entry) as paused:
-            wait_until(lambda: stands_still(paused), "it stands still")
+            paused.wait_until_it_pauses_itself()
             with RelayProcess(database, servers, *OPTIONS) as successor:
                 successor.wait_for("lanes taken")
                 wait_published(conn)
-                os.kill(paused.process.pid, signal.SIGCONT)
+                paused.go_on()
                 wait_until(
                     lambda: paused.count("standing by") or paused.process.poll() is not None, "it is back"
                 )
@@ -160,9 +151,9 @@ def test_kafka_that_stands_still_while_a_transaction_ends_is_waited_for(
     entry = (ENTRY, f"{WIRES}._end_transaction", "pauses before", "4")
     with RelayProcess(database, servers, *OPTIONS, "--lease", "30", entry=entry) as relay:
         with load.running():
-            wait_until(lambda: stands_still(relay), "it stands still")
+            relay.wait_until_it_pauses_itself()
             private_stack.pause_kafka()
-            os.kill(relay.process.pid, signal.SIGCONT)
+            relay.go_on()
             relay.wait_for("delivery failed")
             private_stack.resume_kafka()
             relay.wait_for("transactions proven")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -42,11 +41,6 @@ WHEN = [
     pytest.param("before", id="dies before", marks=pytest.mark.long),
     pytest.param("pauses after", id="sleeps after", marks=pytest.mark.long),
 ]
-
-
-def stands_still(pid: int) -> bool:
-    """Whether a process was stopped by SIGSTOP."""
-    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "T"
 
 
 def owner_of(relay: RelayProcess) -> str:
@@ -89,7 +83,7 @@ def hand_over(servers: str, database: str, topic: str, step: str, when: str) -> 
             elif role == TAKES:
                 struck = start(ENTRY, name, when, str(number))
                 if when.startswith("pauses"):
-                    wait_until(lambda: stands_still(struck.pid), f"it stands still {when} {step}")
+                    struck.wait_until_it_pauses_itself()
                 else:
                     struck.wait(60)
                 other = start()
@@ -104,7 +98,7 @@ def hand_over(servers: str, database: str, topic: str, step: str, when: str) -> 
                 else:
                     struck.terminate()
             if when.startswith("pauses"):
-                wait_until(lambda: stands_still(struck.pid), f"it stands still {when} {step}")
+                struck.wait_until_it_pauses_itself()
                 wait_until(lambda: has_all(conn, other), f"the other has all lanes, {when} {step}")
                 struck.go_on()
             else:
@@ -143,7 +137,7 @@ def test_a_relay_stopped_after_another_took_its_lanes_ends_in_order(
         conn = stack.enter_context(connect(private_database))
         struck = stack.enter_context(RelayProcess(private_database, servers, *OPTIONS, entry=commit))
         with load.running():
-            wait_until(lambda: stands_still(struck.pid), "it stands still with messages on the wire")
+            struck.wait_until_it_pauses_itself()
             other = stack.enter_context(RelayProcess(private_database, servers, *OPTIONS))
             wait_until(lambda: has_all(conn, other), "the other has all lanes")
             struck.terminate()

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from threading import Event, Thread
 
 from outbox_local.stack.api import Stack
-from tests.faults.test_hand_over_steps import has_all, stands_still
+from tests.faults.test_hand_over_steps import has_all
 from tests.faults.test_kill_with_parked_keys import ENTRY, KEYS, MUCH, PARKED, SEND, request, state_of
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import PENDING, Connection, connect, numbered
@@ -111,7 +111,7 @@ def disturb(servers: str, dsn: str, topics: list[str], strike: tuple[str, str, i
             struck = start(ENTRY, *map(str, strike))
             other = start(RELAY)
             if strike[1].startswith("pauses"):
-                wait_until(lambda: stands_still(struck.pid), "it stands still", seconds=90)
+                struck.wait_until_it_pauses_itself(seconds=90)
                 wait_until(lambda: has_all(conn, other), "the other one has all lanes")
                 seen = load.sent
                 wait_until(lambda: load.sent > seen + 200, "it publishes for a while")

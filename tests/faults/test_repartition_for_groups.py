@@ -18,7 +18,7 @@ from threading import Event, Thread
 import pytest
 
 from outbox_local.stack.api import Stack
-from tests.faults.test_hand_over_steps import has_all, stands_still
+from tests.faults.test_hand_over_steps import has_all
 from tests.faults.test_kill_at_each_step import ENTRY
 from tests.faults.test_repartition_under_load import (
     AFTER,
@@ -124,7 +124,7 @@ def move(servers: str, database: str, topic: str, strike: tuple[str, ...]) -> st
                     struck.process.kill()
                 assert command.wait(100) == 0, Path(told.name).read_text()
                 if by_itself and strike[1].startswith("pauses"):
-                    wait_until(lambda: stands_still(struck.pid), "it stands still")
+                    struck.wait_until_it_pauses_itself()
                     wait_until(lambda: has_all(conn, other), "the other one has all lanes")
                     struck.go_on()
                 elif strike:

@@ -17,7 +17,7 @@ import pytest
 
 from outbox.partitioning.selectors import partition_of
 from outbox_local.stack.api import Stack
-from tests.faults.test_hand_over_steps import has_all, stands_still
+from tests.faults.test_hand_over_steps import has_all
 from tests.faults.test_kill_at_each_step import ENTRY
 from tests.support.background_load import BackgroundLoad
 from tests.support.kafka_records import read_topic
@@ -137,7 +137,7 @@ def move_under_load(servers: str, database: str, topic: str, strike: tuple[str, 
             assert relays
             assert all(relay["has_applied"] for relay in relays)
             if strike is not None and strike[1].startswith("pauses"):
-                wait_until(lambda: stands_still(struck.pid), "it stands still")
+                struck.wait_until_it_pauses_itself()
                 wait_until(lambda: has_all(conn, other), "the other one has all lanes")
                 wait_until_published(conn, load.committed[-1])
                 struck.go_on()

@@ -20,9 +20,12 @@ GONE = ("X", "Z")
 def pause(pid: int) -> None:
     """Send SIGSTOP and return when no thread of the process runs any more."""
     os.kill(pid, signal.SIGSTOP)
-    wait_until(
-        lambda: all(is_stopped(thread) for thread in Path(f"/proc/{pid}/task").iterdir()), f"{pid} is paused"
-    )
+    wait_until(lambda: is_paused(pid), f"{pid} is paused")
+
+
+def is_paused(pid: int) -> bool:
+    """Return whether no thread of the process runs any more."""
+    return all(is_stopped(thread) for thread in Path(f"/proc/{pid}/task").iterdir())
 
 
 def is_stopped(thread: Path) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.pausing import pause
+from tests.support.pausing import is_paused, pause
 from tests.support.waiting import StageTimeoutError, wait_until
 
 ENTRY = Path(__file__).with_name("relay_entry.py")
@@ -136,6 +136,15 @@ class RelayProcess:
             message = f"it lives on after {seconds:g} s:\n{self.output()}"
             raise StageTimeoutError(message) from None
         assert code == -signal.SIGKILL, f"the relay ended with {code}:\n{self.output()}"
+
+    def wait_until_it_pauses_itself(self, seconds: float = 120.0) -> None:
+        """Wait for the pause that `dying_relay.py` was told to make."""
+
+        def paused() -> bool:
+            assert self.is_running, self.output()
+            return is_paused(self.pid)
+
+        wait_until(paused, f"relay pauses itself: {self.process.args!r}", seconds=seconds)
 
     def stop(self, seconds: float = 60.0) -> None:
         """Stop it as an operator would, and insist on a clean end."""

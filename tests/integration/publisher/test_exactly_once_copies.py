@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from outbox_relay.publisher.core.values import Proof
 from outbox_relay.publisher.hands.transactional import TransactionalWires
 from outbox_relay.publisher.shard import Guarantee
 from tests.support.kafka_records import compare, read_topic
-from tests.support.pausing import is_stopped
 from tests.support.plain_inserts import (
     Connection,
     connect,
@@ -192,11 +189,11 @@ def test_two_relays_that_divide_the_lanes_anew_prove_the_same_batches_once(
     pauses = (ENTRY, f"publisher.hands.proving:Proving.{step}", "pauses before", "1")
     options = ("--delivery", "exactly-once", "--lease", "30", "--shard")
     with RelayProcess(database, bootstrap_servers, *options, "2/2", entry=pauses) as one:
-        wait_until(lambda: is_stopped(Path(f"/proc/{one.pid}")), "it stands still")
+        one.wait_until_it_pauses_itself()
         with RelayProcess(database, bootstrap_servers, *options, "1/2") as other:
             begins = "exactly-once delivery begins"
             wait_until(lambda: other.find(begins) or conn.execute(WAITS).fetchone(), "it begins, or waits")
-            os.kill(one.pid, signal.SIGCONT)
+            one.go_on()
             one.wait_for(begins)
             other.wait_for(begins)
             for key in keys:
